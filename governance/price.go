@@ -1,0 +1,130 @@
+package governance
+
+import (
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/internal/money"
+)
+
+// Unit is what a quantity counts. The units are disjoint: no token is counted in two of them.
+type Unit uint8
+
+// The units. Their numbers are stored in ledger rows and are never reused.
+const (
+	UnitInput        Unit = iota // uncached text tokens of the prompt
+	UnitCacheRead                // prompt tokens read from the provider's cache
+	UnitCacheWrite5m             // prompt tokens written to a cache that lives 5 minutes, or for no stated time
+	UnitCacheWrite1h             // prompt tokens written to a cache that lives 1 hour
+	UnitInputAudio               // audio tokens of the prompt
+	UnitInputImage               // image tokens of the prompt
+	UnitOutput                   // text tokens of the answer without reasoning
+	UnitReasoning                // tokens of reasoning; priced as output where no price of their own is known
+	UnitOutputAudio              // audio tokens of the answer
+	UnitOutputImage              // image tokens of the answer
+	UnitImage                    // generated images, by the piece
+	UnitRequest                  // calls
+	UnitSearch                   // searches that the provider made and charges by the piece
+	UnitCount                    // how many units there are; not a unit
+)
+
+// Quantities counts each unit of one call; all are ≥ 0.
+type Quantities [UnitCount]int64
+
+// InputTokens is everything that the model read, cached tokens included.
+func (q *Quantities) InputTokens() int64 {
+	return q[UnitInput] + q[UnitCacheRead] + q[UnitCacheWrite5m] + q[UnitCacheWrite1h] + q[UnitInputAudio] + q[UnitInputImage]
+}
+
+// OutputTokens is everything that the model wrote, reasoning included.
+func (q *Quantities) OutputTokens() int64 {
+	return q[UnitOutput] + q[UnitReasoning] + q[UnitOutputAudio] + q[UnitOutputImage]
+}
+
+// Tokens is all input and output tokens.
+func (q *Quantities) Tokens() int64 { return q.InputTokens() + q.OutputTokens() }
+
+// UnitPrices is a price for each unit, in nano-dollars per million.
+type UnitPrices [UnitCount]money.PerMillion
+
+// PriceTier is what holds from a number of input tokens on, for one service tier of the provider.
+type PriceTier struct {
+	ServiceTier string // "" is the provider's ordinary one; others are named as the provider names them
+	FromInput   int64  // input tokens of the whole prompt from which the tier applies
+	Prices      UnitPrices
+}
+
+// PriceVersion is one immutable entry of the price book.
+type PriceVersion struct {
+	Num           int64
+	ID            string
+	Provider      string // price book provider, e.g. "openai"
+	UpstreamModel string
+	EffectiveFrom time.Time
+	Free          bool        // explicitly costs nothing; else zero prices are not a free model
+	Tiers         []PriceTier // ordered by service tier, then FromInput; the first is {"" 0}
+	Source        string      // where it comes from, for people
+	CreatedAt     time.Time
+}
+
+// Cost prices what was used. The tier follows from the input tokens and the service tier; an unknown service tier is the
+// ordinary one. It returns the unit prices that were used, so that a row can be recomputed from itself.
+func (p *PriceVersion) Cost(q *Quantities, serviceTier string) (money.Nano, UnitPrices, error) {
+	prices := p.tier(q.InputTokens(), serviceTier)
+	cost, err := CostAt(q, &prices)
+	return cost, prices, err
+}
+
+// CostAt is the settlement arithmetic: Σ quantity × price, rounded once, half to even.
+func CostAt(q *Quantities, prices *UnitPrices) (money.Nano, error) {
+	var sum money.Sum
+	for u := range q {
+		if err := sum.Add(q[u], prices[u]); err != nil {
+			return 0, err
+		}
+	}
+	return sum.HalfEven()
+}
+
+// Ceiling is the most that input prompt tokens and output answer tokens can cost: the dearest input price that the request
+// can reach (cache writes only where cacheWrites is set, every context tier up to the estimate, every service tier),
+// rounded up. It is what a hold of money takes.
+func (p *PriceVersion) Ceiling(input, output, requests int64, cacheWrites bool) (money.Nano, error) {
+	var dearestIn, dearestOut, perRequest money.PerMillion
+	for i := range p.Tiers {
+		t := &p.Tiers[i]
+		if t.FromInput > input {
+			continue
+		}
+		dearestIn = max(dearestIn, t.Prices[UnitInput], t.Prices[UnitInputAudio], t.Prices[UnitInputImage])
+		if cacheWrites {
+			dearestIn = max(dearestIn, t.Prices[UnitCacheWrite5m], t.Prices[UnitCacheWrite1h])
+		}
+		dearestOut = max(dearestOut, t.Prices[UnitOutput], t.Prices[UnitReasoning])
+		perRequest = max(perRequest, t.Prices[UnitRequest])
+	}
+	var sum money.Sum
+	for _, part := range []struct {
+		quantity int64
+		price    money.PerMillion
+	}{{input, dearestIn}, {output, dearestOut}, {requests, perRequest}} {
+		if err := sum.Add(part.quantity, part.price); err != nil {
+			return 0, err
+		}
+	}
+	return sum.Up()
+}
+
+func (p *PriceVersion) tier(input int64, service string) UnitPrices {
+	found := -1
+	for _, name := range []string{service, ""} {
+		for i := range p.Tiers {
+			if p.Tiers[i].ServiceTier == name && p.Tiers[i].FromInput <= input {
+				found = i
+			}
+		}
+		if found >= 0 {
+			return p.Tiers[found].Prices
+		}
+	}
+	return UnitPrices{}
+}

@@ -1,0 +1,165 @@
+package governance
+
+import (
+	"context"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/money"
+)
+
+// RowKind is the kind of a ledger row.
+type RowKind string
+
+// The kinds.
+const (
+	RowUsage          RowKind = "usage"
+	RowExpiry         RowKind = "expiry"
+	RowLateAdjustment RowKind = "late_adjustment"
+	RowCorrection     RowKind = "correction"
+	RowCredit         RowKind = "credit"
+)
+
+// Leg is what one meter was charged by an attempt.
+type Leg struct {
+	LimitNum    int64
+	LimitID     string
+	Scope       ScopeType
+	Kind        Kind
+	Metric      Metric
+	Subject     int64
+	WindowStart time.Time // zero for buckets, slots and total windows
+	Reserved    int64
+	Actual      int64
+}
+
+// SpendRow is one line of the ledger: what finance reads. Rows are only ever added.
+type SpendRow struct {
+	AttemptID  ids.ID
+	Kind       RowKind
+	Origin     Origin
+	EndUser    string // empty where none was named or the person was erased
+	Outcome    Outcome
+	Source     UsageSource
+	Quantities Quantities
+	Prices     UnitPrices
+	PriceID    string
+	Cost       money.Nano // negative in adjustments, corrections and credits that give back
+	Legs       []Leg
+	AdmittedAt time.Time
+	SettledAt  time.Time
+	Corrects   string // id of the row that this one corrects; empty: none
+	Tags       map[string]string
+	Actor      string // corrections and credits
+	Reason     string
+}
+
+// Attribution is what a client said about a request. It shares no row and no transaction with money.
+type Attribution struct {
+	AttemptID ids.ID
+	RequestID ids.ID
+	Tags      map[string]string // at most 20, each at most 64 bytes
+	Metadata  []byte            // JSON, at most 4 KiB
+	RawUsage  []byte
+}
+
+// SpendFilter narrows lists and sums of spend. Zero members do not narrow. IDs are public.
+type SpendFilter struct {
+	Organization, Team, Key, User, Model, Provider string
+	EndUser                                        string
+	RequestID                                      ids.ID
+	From, To                                       time.Time // settled in [From, To)
+}
+
+// SpendSum is one group of a summary.
+type SpendSum struct {
+	Group        map[string]string // grouping member → value, ids and names
+	Cost         money.Nano
+	Requests     int64
+	InputTokens  int64
+	OutputTokens int64
+}
+
+// Page asks for one page of a list. Limit is between 1 and 250.
+type Page struct {
+	Limit  int
+	Cursor string // opaque; empty: the first page
+}
+
+// SpendStore reads the ledger.
+type SpendStore interface {
+	// Rows lists rows, newest first.
+	Rows(ctx context.Context, f SpendFilter, p Page) (rows []SpendRow, next string, err error)
+	// Summary sums rows by the given members: organization, team, key, user, model, provider, day, hour.
+	Summary(ctx context.Context, f SpendFilter, groupBy []string) ([]SpendSum, error)
+	// Receipt returns everything about one request of one organization, or ErrNotFound.
+	Receipt(ctx context.Context, organization int64, request ids.ID) (Receipt, error)
+	// Levels returns the present state of the meters of limits, in the given order; a meter that was never used is whole.
+	Levels(ctx context.Context, of []LevelQuery) ([]Level, error)
+	// Members lists the meters of one limit, the fullest first.
+	Members(ctx context.Context, limitNum int64, p Page) ([]Level, error)
+	// Reservations lists open reservations and provisional rows, oldest first.
+	Reservations(ctx context.Context, f ReservationFilter, p Page) ([]OpenReservation, string, error)
+	// Attribute stores what clients said about their requests. It is best effort and never part of admission.
+	Attribute(ctx context.Context, a []Attribution) error
+	// Check recomputes every counter from the ledger and verifies the invariants.
+	Check(ctx context.Context) (CheckReport, error)
+}
+
+// LevelQuery names one meter.
+type LevelQuery struct {
+	Limit   *Limit
+	Subject int64
+}
+
+// Receipt is everything about one request.
+type Receipt struct {
+	RequestID    ids.ID
+	Status       string // "settling" while an attempt is open, else "settled"
+	Rows         []SpendRow
+	Reservations []OpenReservation
+	Cost         money.Nano
+}
+
+// ReservationFilter narrows lists of reservations.
+type ReservationFilter struct {
+	Organization string
+	State        string // "open" or "provisional"; empty: both
+}
+
+// OpenReservation is an attempt that is not finally settled.
+type OpenReservation struct {
+	ID         ids.ID
+	Origin     Origin
+	State      string
+	Estimate   Estimate
+	Legs       []Leg
+	AdmittedAt time.Time
+	ExpiresAt  time.Time
+	Process    string
+}
+
+// CheckReport is the result of a ledger check.
+type CheckReport struct {
+	Checks   []CheckResult
+	Rows     int64
+	Duration time.Duration
+}
+
+// Clean reports whether nothing disagrees.
+func (r *CheckReport) Clean() bool {
+	for _, c := range r.Checks {
+		if c.Violations > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// CheckResult is one invariant's result.
+type CheckResult struct {
+	ID         string // e.g. "I01"
+	Name       string
+	Violations int64
+	Samples    []string // at most 10 differing rows, as text for people
+}

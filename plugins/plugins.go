@@ -1,0 +1,171 @@
+// Package plugins is the contract between the gateway's chain and the governance plugins.
+//
+// Stages return values and the chain owns the effects: a plugin never writes to the call, the ledger or the client.
+package plugins
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+)
+
+// ErrNotMine is what an Authenticator returns for a credential of another kind: the next one is asked.
+var ErrNotMine = errors.New("credential of another kind")
+
+// Plugin is what every governance plugin is. What it does follows from which stage interfaces it also has.
+type Plugin interface {
+	// ID is the plugin's stable name in configuration, logs and metrics.
+	ID() string
+}
+
+// Module makes plugins of one kind. Modules are listed by name in internal/app.
+type Module struct {
+	ID string
+	// New decodes its section of the configuration strictly and validates it. It opens nothing and starts nothing.
+	New func(Env, Config) (Plugin, error)
+}
+
+// Config decodes a plugin's own section of the configuration and refuses unknown members.
+type Config interface{ Decode(into any) error }
+
+// Env is all that a plugin gets from outside. It opens no connection and reads no environment variable by itself.
+type Env struct {
+	Log      zerolog.Logger
+	Keys     governance.KeyFinder
+	Catalogs governance.Catalogs
+	Peppers  Peppers
+	// Changed tells of changes of configuration: kind is a resource such as "key", num its row, or 0 for all of them.
+	// A plugin that caches registers here; the function must not block.
+	Changed func(func(kind string, num int64))
+	Metrics Registry
+	Spend   governance.SpendStore // where attribution goes
+}
+
+// Peppers computes the stored form of a key under each live pepper.
+type Peppers interface {
+	// Sum returns HMAC-SHA-256(pepper, SHA-256(key)), or false where no pepper has that id.
+	Sum(pepperID string, key secret.String) ([32]byte, bool)
+}
+
+// Registry registers a plugin's own metrics. Labels come from configured ids only.
+type Registry interface {
+	Counter(name, help string, labels ...string) func(values ...string)
+	Histogram(name, help string, buckets []float64, labels ...string) func(value float64, values ...string)
+}
+
+// Call is a client's request on its way through the chain. Plugins read it; only the chain writes to it.
+type Call struct {
+	ID         ids.ID // the request id
+	Route      string // the route's name, e.g. chat.completions
+	Received   time.Time
+	Header     http.Header
+	RemoteIP   string
+	Credential secret.String
+	Body       *jsonedit.Document // nil where the route takes none
+	Model      string             // the public name that was asked for
+	Stream     bool
+	EndUser    string
+	EndUserNum int64
+	Tags       map[string]string
+	Demand     Demand
+
+	Principal governance.Principal // set after the authenticate stage
+	Catalog   *governance.Catalog  // the picture that this call is decided by
+	Resolved  governance.Route     // set after the resolve stage
+	Target    *governance.Target   // set for each attempt
+	Attempt   int                  // from 1
+}
+
+// Demand is what the request may use at most, before any target is known: ruling 19's estimate of its prompt and what the
+// client said about its output.
+type Demand struct {
+	Input       int64 // tokens of the prompt, estimated from above
+	Declared    int64 // output tokens the client asked for at most, for one output; 0: it did not say
+	Outputs     int64 // how many outputs: prompts × max(n, best_of)
+	NoOutput    bool  // the route makes no output tokens (embeddings, moderations)
+	CacheWrites bool  // the prompt asks the provider to cache parts of it
+	Version     int   // version of the estimator
+}
+
+// Verdict is a guard's answer.
+type Verdict struct {
+	Deny *governance.Error
+	Body []byte            // nil: the body stays; the chain indexes a new one again
+	Tags map[string]string // go to the spend row
+}
+
+// Authenticator turns a credential into a principal.
+type Authenticator interface {
+	Authenticate(ctx context.Context, c *Call) (governance.Principal, error)
+}
+
+// Resolver turns the requested model into targets in the order in which to try them, or refuses the model.
+type Resolver interface {
+	Resolve(ctx context.Context, c *Call) (governance.Route, error)
+}
+
+// Guard judges a request before anything is charged for it.
+type Guard interface {
+	Guard(ctx context.Context, c *Call) (Verdict, error)
+}
+
+// Charger says what an attempt must reserve. It is pure: no I/O. The chain reserves all plugins' holds in one transaction.
+type Charger interface {
+	Charge(c *Call) ([]governance.Hold, error)
+}
+
+// StreamObserver sees each upstream event and cannot change it.
+type StreamObserver interface {
+	Observe(c *Call, ev sse.Event)
+}
+
+// StreamGuard may stop a stream or replace events. A chain that has one does not pass streams byte for byte.
+type StreamGuard interface {
+	GuardEvent(ctx context.Context, c *Call, ev sse.Event) (Verdict, error)
+}
+
+// Recorder hears of each finished call after the client has its answer, exactly once. Its queue is bounded.
+type Recorder interface {
+	Record(ctx context.Context, r Record)
+}
+
+// Finisher is told, exactly once and in reverse order, that a call whose stages this plugin took part in has ended: by
+// success, error, refusal, cancel or panic.
+type Finisher interface {
+	Finish(c *Call, err error)
+}
+
+// Runner is a plugin with a background life, which the application starts and stops.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
+// Record is a finished call.
+type Record struct {
+	Call      *Call
+	Status    int
+	Err       error // what the client was told, if not success
+	Attempts  []Attempt
+	FirstByte time.Duration // until the first byte went to the client; 0: none did
+	Total     time.Duration
+	Overhead  time.Duration // Tollgate's own share
+	BytesOut  int64
+}
+
+// Attempt is one call to one target.
+type Attempt struct {
+	ID         ids.ID
+	Target     *governance.Target
+	Settlement governance.Settlement
+	RawUsage   []byte
+	Err        error
+}

@@ -1,0 +1,79 @@
+// Package providers is the contract between the gateway and the upstream APIs.
+package providers
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+)
+
+// Dialect is a wire format of requests and answers.
+type Dialect string
+
+// The dialects that clients or upstreams speak.
+const (
+	OpenAIChat        Dialect = "openai/chat"
+	OpenAICompletions Dialect = "openai/completions"
+	OpenAIResponses   Dialect = "openai/responses"
+	OpenAIEmbeddings  Dialect = "openai/embeddings"
+	OpenAIModerations Dialect = "openai/moderations"
+	AnthropicMessages Dialect = "anthropic/messages"
+)
+
+// Provider reaches one kind of upstream. It is transport alone: it touches no byte of a body.
+type Provider interface {
+	// Kind is the name that providers in the store carry, e.g. "openai".
+	Kind() string
+	// Speaks lists the dialects that the upstream takes as they are.
+	Speaks() []Dialect
+	// NewRequest wraps a body that is already in d: URL, credential and vendor headers, and of the client's headers only
+	// those on the provider's allow-list.
+	NewRequest(ctx context.Context, up Upstream, d Dialect, client http.Header, body []byte) (*http.Request, error)
+	// Classify reads a non-2xx answer, or a 2xx one that is an error inside.
+	Classify(status int, h http.Header, body []byte) Failure
+	// Meter returns a fresh meter for one answer in d.
+	Meter(d Dialect) Meter
+}
+
+// Upstream is where a target lives and how to log in there.
+type Upstream struct {
+	BaseURL    string
+	Model      string
+	Credential secret.String
+}
+
+// Failure is an upstream's refusal in our words.
+type Failure struct {
+	Code       governance.Code
+	Public     string        // what the caller may read
+	OurFault   bool          // our credential or account was refused: never shown to the caller as it is
+	TryNext    bool          // another target may do better
+	RetryAfter time.Duration // the provider's own hint; 0: none
+}
+
+// Meter finds the usage in an answer of one dialect. It reads and never changes. The last usage counts, never a sum.
+type Meter interface {
+	// Body reads a whole unary answer.
+	Body(b []byte)
+	// Event reads one event of a stream.
+	Event(ev sse.Event)
+	// Facts returns what was found so far.
+	Facts() Facts
+}
+
+// Facts is what a meter found in an answer.
+type Facts struct {
+	Usage     governance.Usage
+	HasUsage  bool  // a valid usage was seen, explicit zeros included
+	Terminal  bool  // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
+	BadUsage  bool  // a usage was seen that makes no sense (negative, not numbers)
+	OutputLen int64 // bytes of output text, reasoning and tool arguments that were relayed, for estimates
+	Model     string
+	ErrorBody []byte // the error object of an answer that is an error although its status is 200; nil: none
+	// UsageOnly says that the last event carries nothing but usage (ruling 36) and may be withheld if the client did not ask.
+	UsageOnly bool
+}
