@@ -28,3 +28,9 @@ func (String) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(mask)) }
 
 // MarshalText returns the placeholder, so that no encoder can show the text.
 func (String) MarshalText() ([]byte, error) { return []byte(mask), nil }
+
+// UnmarshalText takes the text as the secret, so that settings can be read into it.
+func (s *String) UnmarshalText(text []byte) error {
+	s.text = string(text)
+	return nil
+}
