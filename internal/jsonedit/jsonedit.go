@@ -1,0 +1,153 @@
+// Package jsonedit reads request bodies without decoding them, and edits single members in place: everything that is not
+// edited keeps its bytes, whatever its order, white space, number literals and unknown members.
+//
+// There is one reading of a body: what Parse accepts means the same to every JSON parser that a provider may use.
+package jsonedit
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Document is a body that Parse accepted. It is immutable and safe for concurrent use.
+type Document struct {
+	body  []byte
+	root  object
+	facts Facts
+}
+
+// object locates the members of a JSON object in the body.
+type object struct {
+	open    int // offset behind the opening brace
+	members []member
+}
+
+// member locates one member in the body: "name": value. Offsets count from the start of the body.
+type member struct {
+	name  []byte // unescaped
+	at    int    // opening quote of the name
+	value int    // first byte of the value
+	end   int    // behind the value
+}
+
+func (o object) find(name string) (member, bool) {
+	for _, m := range o.members {
+		if string(m.name) == name {
+			return m, true
+		}
+	}
+	return member{}, false
+}
+
+// Bytes returns the body as Parse got it. It must not be changed.
+func (d *Document) Bytes() []byte { return d.body }
+
+// Facts returns what the estimate of the prompt needs to know.
+func (d *Document) Facts() Facts { return d.facts }
+
+// Get returns the raw value of a member, null included, or of a member inside of it: Get("stream_options",
+// "include_usage"). It is a part of the body and must not be changed.
+func (d *Document) Get(path ...string) (raw []byte, ok bool) {
+	if len(path) == 0 {
+		return nil, false
+	}
+	m, ok := d.root.find(path[0])
+	for _, name := range path[1:] {
+		if !ok || d.body[m.value] != '{' {
+			return nil, false
+		}
+		m, ok = scan(d.body, m.value, m.end).find(name)
+	}
+	if !ok {
+		return nil, false
+	}
+	return d.body[m.value:m.end:m.end], true
+}
+
+// String returns the text of a member; ok is false where it is absent or null. Any other kind is an *Error.
+func (d *Document) String(path ...string) (s string, ok bool, err error) {
+	raw, ok := d.present(path)
+	if !ok {
+		return "", false, nil
+	}
+	if raw[0] != '"' {
+		return "", false, wrong(ErrWantString, path)
+	}
+	return string(unquote(raw)), true, nil
+}
+
+// Int returns a member that is an integer literal of at most 64 bits; ok is false where it is absent or null. Any other
+// kind is an *Error, and so are fractions and exponents even where their value is whole: 1.0, 1e3.
+func (d *Document) Int(path ...string) (n int64, ok bool, err error) {
+	raw, ok := d.present(path)
+	if !ok {
+		return 0, false, nil
+	}
+	n, err = strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return 0, false, wrong(ErrWantInteger, path)
+	}
+	return n, true, nil
+}
+
+// Bool returns a member that is true or false; ok is false where it is absent or null. Any other kind is an *Error.
+func (d *Document) Bool(path ...string) (b, ok bool, err error) {
+	raw, ok := d.present(path)
+	if !ok {
+		return false, false, nil
+	}
+	switch string(raw) {
+	case "true":
+		return true, true, nil
+	case "false":
+		return false, true, nil
+	}
+	return false, false, wrong(ErrWantBool, path)
+}
+
+// present returns a member that is there and not null.
+func (d *Document) present(path []string) ([]byte, bool) {
+	raw, ok := d.Get(path...)
+	return raw, ok && raw[0] != 'n'
+}
+
+func wrong(reason error, path []string) error {
+	var p jsontext.Pointer
+	for _, name := range path {
+		p = p.AppendToken(name)
+	}
+	return &Error{Reason: reason, Param: param(p)}
+}
+
+// scan locates the members of the object in body[from:to], which Parse has accepted.
+func scan(body []byte, from, to int) object {
+	dec := newDecoder(body[from:to])
+	o := object{open: from + 1}
+	for _, err := dec.ReadToken(); err == nil && dec.PeekKind() == '"'; {
+		name, _ := dec.ReadValue()
+		m := member{name: unquote(name), at: from + int(dec.InputOffset()) - len(name)}
+		var value jsontext.Value
+		value, err = dec.ReadValue()
+		m.end = from + int(dec.InputOffset())
+		m.value = m.end - len(value)
+		o.members = append(o.members, m)
+	}
+	return o
+}
+
+// newDecoder reads body in place. It leaves names and UTF-8 to Parse: jsontext would refuse names that are given twice
+// inside tool inputs, and escaped lone surrogates, which clients send when they cut a string within an emoji.
+func newDecoder(body []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
+// unquote returns the text of a valid JSON string literal: a part of it where nothing is escaped.
+func unquote(literal []byte) []byte {
+	if inner := literal[1 : len(literal)-1]; bytes.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	text, _ := jsontext.AppendUnquote(nil, literal) // its only error is about lone surrogates, replaced by U+FFFD
+	return text
+}
