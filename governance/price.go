@@ -89,29 +89,36 @@ func CostAt(q *Quantities, prices *UnitPrices) (money.Nano, error) {
 // can reach (cache writes only where cacheWrites is set, every context tier up to the estimate, every service tier),
 // rounded up. It is what a hold of money takes.
 func (p *PriceVersion) Ceiling(input, output, requests int64, cacheWrites bool) (money.Nano, error) {
-	var dearestIn, dearestOut, perRequest money.PerMillion
+	prices := p.dearest(input, cacheWrites)
+	var sum money.Sum
+	for _, part := range []struct {
+		quantity int64
+		unit     Unit
+	}{{input, UnitInput}, {output, UnitOutput}, {requests, UnitRequest}} {
+		if err := sum.Add(part.quantity, prices[part.unit]); err != nil {
+			return 0, err
+		}
+	}
+	return sum.Up()
+}
+
+// dearest returns the prices of Ceiling as those of plain input, plain output and the request.
+func (p *PriceVersion) dearest(input int64, cacheWrites bool) UnitPrices {
+	var dearest UnitPrices
 	for i := range p.Tiers {
 		t := &p.Tiers[i]
 		if t.FromInput > input {
 			continue
 		}
-		dearestIn = max(dearestIn, t.Prices[UnitInput], t.Prices[UnitInputAudio], t.Prices[UnitInputImage])
+		dearest[UnitInput] = max(dearest[UnitInput],
+			t.Prices[UnitInput], t.Prices[UnitInputAudio], t.Prices[UnitInputImage])
 		if cacheWrites {
-			dearestIn = max(dearestIn, t.Prices[UnitCacheWrite5m], t.Prices[UnitCacheWrite1h])
+			dearest[UnitInput] = max(dearest[UnitInput], t.Prices[UnitCacheWrite5m], t.Prices[UnitCacheWrite1h])
 		}
-		dearestOut = max(dearestOut, t.Prices[UnitOutput], t.Prices[UnitReasoning])
-		perRequest = max(perRequest, t.Prices[UnitRequest])
+		dearest[UnitOutput] = max(dearest[UnitOutput], t.Prices[UnitOutput], t.Prices[UnitReasoning])
+		dearest[UnitRequest] = max(dearest[UnitRequest], t.Prices[UnitRequest])
 	}
-	var sum money.Sum
-	for _, part := range []struct {
-		quantity int64
-		price    money.PerMillion
-	}{{input, dearestIn}, {output, dearestOut}, {requests, perRequest}} {
-		if err := sum.Add(part.quantity, part.price); err != nil {
-			return 0, err
-		}
-	}
-	return sum.Up()
+	return dearest
 }
 
 func (p *PriceVersion) tier(input int64, service string) UnitPrices {

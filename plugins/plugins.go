@@ -85,16 +85,8 @@ type Call struct {
 	Attempt   int                  // from 1
 }
 
-// Demand is what the request may use at most, before any target is known: ruling 19's estimate of its prompt and what the
-// client said about its output.
-type Demand struct {
-	Input       int64 // tokens of the prompt, estimated from above
-	Declared    int64 // output tokens the client asked for at most, for one output; 0: it did not say
-	Outputs     int64 // how many outputs: prompts × max(n, best_of)
-	NoOutput    bool  // the route makes no output tokens (embeddings, moderations)
-	CacheWrites bool  // the prompt asks the provider to cache parts of it
-	Version     int   // version of the estimator
-}
+// Demand is what the request may use at most, before any target is known.
+type Demand = governance.Demand
 
 // Verdict is a guard's answer.
 type Verdict struct {

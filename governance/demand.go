@@ -1,0 +1,255 @@
+package governance
+
+import (
+	"errors"
+	"math"
+
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/money"
+)
+
+// Names of the routes whose requests differ in what they may use.
+const (
+	RouteChat        = "chat.completions"
+	RouteCompletions = "completions"
+	RouteResponses   = "responses"
+	RouteEmbeddings  = "embeddings"
+	RouteModerations = "moderations"
+	RouteMessages    = "messages"
+	RouteCountTokens = "messages.count_tokens"
+)
+
+const (
+	maxOutputs               = 1 << 20 // answers to one request; with MaxTokens each they still fit 63 bits
+	legacyCompletionsOutput  = 16      // what the provider takes where max_tokens is absent (ruling 18)
+	leastExpectedOutput      = 1_024
+	unmeasuredExpectedOutput = 4_096
+)
+
+// Demand is what a request may use at most, before any target is known: the estimate of its prompt (ruling 19) and what
+// the client said about its output (ruling 18).
+type Demand struct {
+	Input       int64 // tokens of the prompt, estimated from above
+	Declared    int64 // output tokens the client asked for at most, for one output; 0: it did not say
+	Outputs     int64 // how many outputs: prompts × max(n, best_of)
+	NoOutput    bool  // the route makes no output tokens (embeddings, moderations, count_tokens)
+	CacheWrites bool  // the prompt asks the provider to cache parts of it
+	Version     int   // version of the estimator
+}
+
+// DemandOf reads the demand of a request from its body. Only members that the route's dialect has are read, since an
+// upstream ignores the others. An output limit or a count that is no number, negative or absurd is refused with
+// CodeInvalidRequest, naming the member.
+func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
+	facts := body.Facts()
+	d := Demand{
+		Input:       facts.PromptTokens(),
+		Outputs:     1,
+		CacheWrites: facts.CacheWrite || facts.CacheHour,
+		Version:     jsonedit.EstimatorVersion,
+	}
+	var limits []string
+	var err error
+	switch route {
+	case RouteEmbeddings, RouteModerations, RouteCountTokens:
+		d.NoOutput, d.Outputs = true, 0
+		return d, nil
+	case RouteChat:
+		limits = []string{"max_tokens", "max_completion_tokens"}
+		d.Outputs, err = outputs(body, 1, "n")
+	case RouteCompletions:
+		limits = []string{"max_tokens"}
+		d.Outputs, err = outputs(body, int64(facts.Prompts), "n", "best_of")
+	case RouteResponses:
+		limits = []string{"max_output_tokens"}
+	default:
+		limits = []string{"max_tokens"}
+	}
+	if err != nil {
+		return Demand{}, err
+	}
+	if d.Declared, err = declared(body, limits); err != nil {
+		return Demand{}, err
+	}
+	if route == RouteCompletions && d.Declared == 0 {
+		d.Declared = legacyCompletionsOutput
+	}
+	return d, nil
+}
+
+// declared returns the smallest of the output limits that the body gives; 0: none.
+func declared(body *jsonedit.Document, names []string) (int64, error) {
+	var least int64
+	for _, name := range names {
+		n, ok, err := body.Int(name)
+		if err != nil {
+			return 0, unreadable(err)
+		}
+		if !ok || n == 0 {
+			continue
+		}
+		if n < 0 || n > MaxTokens {
+			return 0, invalid(name, "must lie between 0 and 1,099,511,627,776")
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+// outputs returns prompts times the largest of the named counts.
+func outputs(body *jsonedit.Document, prompts int64, names ...string) (int64, error) {
+	most := int64(1)
+	for _, name := range names {
+		n, ok, err := body.Int(name)
+		if err != nil {
+			return 0, unreadable(err)
+		}
+		if !ok {
+			continue
+		}
+		if n < 1 || n > maxOutputs/max(prompts, 1) {
+			return 0, invalid(name, "asks for too many answers, or for none")
+		}
+		most = max(most, n)
+	}
+	return most * max(prompts, 1), nil
+}
+
+func invalid(param, why string) *Error {
+	return &Error{Code: CodeInvalidRequest, Public: param + " " + why + ".", Param: param}
+}
+
+// unreadable passes on what the reader of bodies said: its text is made for clients.
+func unreadable(err error) *Error {
+	e := &Error{Code: CodeInvalidRequest, Public: err.Error()}
+	if in, ok := errors.AsType[*jsonedit.Error](err); ok {
+		e.Param = in.Param
+	}
+	return e
+}
+
+// Output is the number of output tokens, of all outputs together, that policy reserves at t.
+func (d *Demand) Output(t *Target, policy ReservePolicy) int64 {
+	if d.NoOutput {
+		return 0
+	}
+	ceiling := int64(MaxTokens)
+	if t.MaxOutput > 0 {
+		ceiling = min(ceiling, t.MaxOutput)
+	}
+	expected := max(t.ExpectedOutput, leastExpectedOutput)
+	if t.ExpectedOutput <= 0 {
+		expected = unmeasuredExpectedOutput
+	}
+	var each int64
+	switch {
+	case d.Declared > 0 && policy == ReserveExpected:
+		each = min(expected, d.Declared)
+	case d.Declared > 0:
+		each = d.Declared
+	case policy == ReserveMaximum && t.MaxOutput > 0:
+		each = t.MaxOutput
+	default:
+		each = expected
+	}
+	return min(each, ceiling) * d.Outputs
+}
+
+// Amount is what an attempt at t asks of a limit's meter, in its metric's unit; 0 makes no leg. A limit of cost refuses a
+// target without a price with CodeModelUnpriced (ruling 20); a cost that passes 63 bits is CodeInvalidRequest.
+func (d *Demand) Amount(l *Limit, t *Target) (int64, error) {
+	switch l.Metric {
+	case MetricInputTokens:
+		return d.Input, nil
+	case MetricOutputTokens:
+		return d.Output(t, l.reserve()), nil
+	case MetricTokens:
+		return d.Input + d.Output(t, l.reserve()), nil
+	case MetricCost:
+		cost, err := d.Cost(t, l.reserve())
+		return int64(cost), err
+	default:
+		return 1, nil
+	}
+}
+
+// Cost is the most that an attempt at t can cost under policy, rounded up. It refuses as Amount does.
+func (d *Demand) Cost(t *Target, policy ReservePolicy) (money.Nano, error) {
+	if t.Unpriced() {
+		return 0, &Error{
+			Code:   CodeModelUnpriced,
+			Public: "The model has no price, and a budget applies to this request. Ask your administrator to price it.",
+		}
+	}
+	if t.Price.Free {
+		return 0, nil
+	}
+	cost, err := t.Price.Ceiling(d.Input, d.Output(t, policy), 1, d.CacheWrites)
+	if err != nil {
+		return 0, unpriceable(err)
+	}
+	return cost, nil
+}
+
+func unpriceable(err error) *Error {
+	return &Error{Code: CodeInvalidRequest, Public: "The request asks for more output than can be priced.", Err: err}
+}
+
+// Estimate is what an attempt at t that takes holds may use at most, by the widest policy among them; without one that
+// counts output it is what the client declared. Its cost is CostAt of its quantities and prices.
+func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
+	output := d.Output(t, ReserveDeclared)
+	widest := int64(math.MinInt64)
+	for _, h := range holds {
+		switch h.Limit.Metric {
+		case MetricTokens, MetricOutputTokens, MetricCost:
+			widest = max(widest, d.Output(t, h.Limit.reserve()))
+		}
+	}
+	if widest >= 0 {
+		output = widest
+	}
+	var e Estimate
+	e.Quantities[UnitInput] = d.Input
+	e.Quantities[UnitOutput] = output
+	e.Quantities[UnitRequest] = 1
+	if t.Price == nil {
+		return e, nil
+	}
+	e.Prices = t.Price.dearest(d.Input, d.CacheWrites)
+	var err error
+	if e.Cost, err = CostAt(&e.Quantities, &e.Prices); err != nil {
+		return Estimate{}, unpriceable(err)
+	}
+	return e, nil
+}
+
+// Unpriced reports whether nothing says what the target costs. Zero prices do not make a model free; Free does.
+func (t *Target) Unpriced() bool {
+	if t.Price == nil {
+		return true
+	}
+	if t.Price.Free {
+		return false
+	}
+	for i := range t.Price.Tiers {
+		if t.Price.Tiers[i].Prices != (UnitPrices{}) {
+			return false
+		}
+	}
+	return true
+}
+
+// reserve returns the limit's policy, or its kind's default.
+func (l *Limit) reserve() ReservePolicy {
+	switch {
+	case l.Reserve != "":
+		return l.Reserve
+	case l.Kind == KindRate:
+		return ReserveExpected
+	default:
+		return ReserveDeclared
+	}
+}

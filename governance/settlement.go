@@ -1,0 +1,203 @@
+package governance
+
+import (
+	"math"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+)
+
+// MaxTokens bounds every count of tokens that a client may ask for or a provider may report. What lies above is a mistake
+// or an attack, and would not fit the arithmetic of money.
+const MaxTokens = 1 << 40
+
+const (
+	bytesPerToken = 3 // as in the estimate of prompts (ruling 19)
+	// unmeasuredOutputRate, in tokens per second, stands in for a target's p95 until there is one: hidden reasoning that a
+	// client walked away from is not free on a new target.
+	unmeasuredOutputRate = 100
+)
+
+// Ending is all that is known of an attempt once it is over. The facts are independent of each other: what they amount to
+// is decided by Settlement alone.
+type Ending struct {
+	ID       ids.ID
+	Reserved Estimate      // of the attempt's ReserveRequest
+	Price    *PriceVersion // pinned at admission; nil: unpriced
+
+	CacheHit   bool // answered from the cache; nothing was sent
+	Written    bool // a byte of the request may have reached the upstream (httptrace)
+	Refused    bool // the upstream answered with an error: a status other than 2xx, or an error object in its place
+	FirstByte  bool // a byte of the answer came back
+	Terminal   bool // the answer is whole (ruling 30)
+	ClientLeft bool
+	TimedOut   bool // a time-out of ours ended the attempt
+	Blocked    bool // a guardrail withheld the answer
+	Cut        bool // Tollgate ended the answer, e.g. at shutdown
+
+	Usage       *Usage        // last one that the provider reported; nil: none, or one that makes no sense
+	OutputBytes int64         // of text, reasoning and tool arguments that were relayed
+	Generating  time.Duration // from the request's last byte to the end
+	OutputRate  int64         // the target's p95 in tokens per second; 0: not measured yet
+}
+
+// Settlement applies the contract's settlement matrix (section 5; rulings 18, 21, 29 and 30). It is total: whatever the
+// facts, the result books no negative amount, its cost is CostAt of its quantities and prices, and what Tollgate estimates
+// by itself stays within the reservation.
+func (e *Ending) Settlement() Settlement {
+	switch {
+	case e.CacheHit:
+		return Settlement{
+			ID: e.ID, Outcome: OutcomeCacheHit, Source: UsageCache,
+			Requests: BasisHold, Rate: BasisZero, Budget: BasisZero,
+		}
+	case !e.Written:
+		return Settlement{
+			ID: e.ID, Outcome: e.unsentOutcome(), Source: UsageZero,
+			Requests: BasisZero, Rate: BasisZero, Budget: BasisZero, Release: true,
+		}
+	case e.Refused && !e.FirstByte:
+		return e.nothing()
+	}
+	usage := e.credibleUsage()
+	switch {
+	case e.Terminal && usage != nil:
+		return e.reported(e.endedBy(), usage, UsageProvider, BasisActual)
+	case e.Terminal && e.ClientLeft:
+		return e.estimated(OutcomeClientLeft, BasisActual)
+	case e.Terminal:
+		return e.estimated(e.endedBy(), BasisHold)
+	}
+	if usage != nil && isZero(&usage.Quantities) {
+		usage = nil // some upstreams fill unfinished frames with zeros; only a whole answer makes zero a fact
+	}
+	switch {
+	case (e.Blocked || e.Cut) && usage != nil:
+		return e.reported(e.endedBy(), usage, UsageProvider, BasisActual)
+	case e.Blocked || e.Cut:
+		return e.estimated(e.endedBy(), BasisHold)
+	case e.ClientLeft && usage != nil:
+		return e.reported(OutcomeClientLeft, usage, UsageEstimate, BasisActual)
+	case e.ClientLeft:
+		return e.estimated(OutcomeClientLeft, BasisActual)
+	case e.FirstByte && usage != nil:
+		return e.reported(OutcomeUpstreamAborted, usage, UsageProvider, BasisHold)
+	case e.FirstByte:
+		return e.estimated(OutcomeUpstreamAborted, BasisHold)
+	case e.TimedOut:
+		return e.asReserved(OutcomeUpstreamTimeout)
+	default:
+		return e.nothing()
+	}
+}
+
+// unsentOutcome names the end of an attempt that never reached its upstream, for logs: no row is written.
+func (e *Ending) unsentOutcome() Outcome {
+	switch {
+	case e.ClientLeft:
+		return OutcomeClientLeft
+	case e.TimedOut:
+		return OutcomeUpstreamTimeout
+	default:
+		return OutcomeUpstreamError
+	}
+}
+
+// endedBy names who ended an answer that the provider did its work for.
+func (e *Ending) endedBy() Outcome {
+	switch {
+	case e.Blocked:
+		return OutcomeBlocked
+	case e.Cut:
+		return OutcomeCut
+	case e.ClientLeft:
+		return OutcomeClientLeft
+	default:
+		return OutcomeComplete
+	}
+}
+
+// credibleUsage returns the reported usage unless it has a count that no answer can have.
+func (e *Ending) credibleUsage() *Usage {
+	if e.Usage == nil {
+		return nil
+	}
+	for _, n := range e.Usage.Quantities {
+		if n < 0 || n > MaxTokens {
+			return nil
+		}
+	}
+	return e.Usage
+}
+
+// nothing settles an upstream error before any byte: the request counts, nothing else does.
+func (e *Ending) nothing() Settlement {
+	return Settlement{
+		ID: e.ID, Outcome: OutcomeUpstreamError, Source: UsageZero,
+		Requests: BasisHold, Rate: BasisZero, Budget: BasisZero,
+	}
+}
+
+// reported settles to what the provider said. An explicit zero is data.
+func (e *Ending) reported(o Outcome, u *Usage, source UsageSource, rate Basis) Settlement {
+	q := u.Quantities
+	if isZero(&q) {
+		return e.booked(o, UsageZero, q, "", rate)
+	}
+	q[UnitRequest] = 1
+	return e.booked(o, source, q, u.ServiceTier, rate)
+}
+
+// estimated settles to the prompt's estimate and what the answer must have taken so far, within the reservation.
+func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
+	output := (max(e.OutputBytes, 0) + bytesPerToken - 1) / bytesPerToken
+	if !e.Terminal {
+		output = max(output, e.generated())
+	}
+	reserved := &e.Reserved.Quantities
+	var q Quantities
+	q[UnitInput] = reserved.InputTokens()
+	q[UnitOutput] = min(output, reserved.OutputTokens())
+	q[UnitRequest] = min(1, reserved[UnitRequest])
+	return e.booked(o, UsageEstimate, q, "", rate)
+}
+
+// generated is the output that the target may have made in the time it had, shown or not.
+func (e *Ending) generated() int64 {
+	rate := e.OutputRate
+	if rate <= 0 {
+		rate = unmeasuredOutputRate
+	}
+	ms := max(e.Generating.Milliseconds(), 0)
+	if ms > math.MaxInt64/rate-1 {
+		return math.MaxInt64
+	}
+	return (ms*rate + 999) / 1000
+}
+
+// booked prices quantities. Where they cannot be priced in 63 bits the reservation stands.
+func (e *Ending) booked(o Outcome, source UsageSource, q Quantities, serviceTier string, rate Basis) Settlement {
+	s := Settlement{
+		ID: e.ID, Outcome: o, Source: source, Quantities: q,
+		Requests: BasisHold, Rate: rate, Budget: BasisActual,
+	}
+	if e.Price == nil {
+		return s
+	}
+	var err error
+	if s.Cost, s.Prices, err = e.Price.Cost(&q, serviceTier); err != nil {
+		return e.asReserved(o)
+	}
+	return s
+}
+
+// asReserved books the reservation, provisionally: late usage writes the difference.
+func (e *Ending) asReserved(o Outcome) Settlement {
+	return Settlement{
+		ID: e.ID, Outcome: o, Source: UsageReservation,
+		Quantities: e.Reserved.Quantities, Prices: e.Reserved.Prices, Cost: e.Reserved.Cost,
+		Requests: BasisHold, Rate: BasisHold, Budget: BasisHold,
+	}
+}
+
+func isZero(q *Quantities) bool { return *q == Quantities{} }
