@@ -84,3 +84,95 @@ func TestParse_Refuses(t *testing.T) {
 	parse(t, many(10_000))
 	parse(t, `{"a":`+strings.Repeat("[", 999)+strings.Repeat("]", 999)+`}`)
 }
+
+func TestParse_Accepts(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		" \t\r\n{} \n",
+		`{"a":"\ud800","b":"\udc00\ud800"}`,
+		`{"a":1e400,"b":-0,"c":123456789012345678901234567890}`,
+		`{"xMODEL":1,"models":2,"":3}`,
+		`{"metadata":{"Model":1,"model":2}}`,
+		`{"a":{"x":1},"b":{"x":1},"c":[{"x":1},{"x":1}]}`,
+		`{"messages":[{"tool_calls":[{"function":{"name":"f","arguments":{"a":1,"a":2}}}]}]}`,
+		`{"messages":[{"content":[{"type":"tool_use","input":{"a":{"b":1,"b":2}}}]}]}`,
+		`{"input":[{"type":"function_call","arguments":{"a":1,"a":2}}]}`,
+		`{"tools":[{"function":{"parameters":{"properties":{"a":{},"a":{}}}}}]}`,
+		`{"tools":[{"parameters":{"a":1,"a":2}},{"input_schema":{"a":1,"a":2},"input_examples":[{"a":1,"a":2}]}]}`,
+		`{"functions":[{"parameters":{"a":1,"a":2}}]}`,
+		`{"response_format":{"json_schema":{"schema":{"a":1,"a":2}}},"text":{"format":{"schema":{"a":1,"a":2}}}}`,
+		`{"output_format":{"schema":{"a":1,"a":2}},"output_config":{"format":{"schema":{"a":1,"a":2}}}}`,
+	} {
+		require.Equal(t, body, string(parse(t, body).Bytes()))
+	}
+}
+
+func TestDocument_Get(t *testing.T) {
+	t.Parallel()
+	doc := parse(t, `{ "m\u006fdel" : "gp\u0074" ,"n":null, "stream_options":{ "x" : [1, 2] ,"include_usage":true},"s":"x","":0}`)
+	for path, want := range map[string]string{
+		"model": `"gp\u0074"`, "n": `null`, "stream_options/x": `[1, 2]`, "stream_options/include_usage": `true`, "": `0`,
+	} {
+		raw, ok := doc.Get(strings.Split(path, "/")...)
+		require.True(t, ok, path)
+		require.Equal(t, want, string(raw), path)
+	}
+	for _, path := range []string{"Model", "x", "stream_options/y", "s/x", "n/x", "stream_options/x/y"} {
+		_, ok := doc.Get(strings.Split(path, "/")...)
+		require.False(t, ok, path)
+	}
+	_, ok := doc.Get()
+	require.False(t, ok)
+}
+
+func TestDocument_TypedReads(t *testing.T) {
+	t.Parallel()
+	doc := parse(t, `{"s":"a\"\u4e2d\ud800","n":null,"i":-9223372036854775808,"big":9223372036854775808,"f":1.5,"w":1.0,"e":1e3,"huge":1e400,`+
+		`"t":true,"o":{"f":false,"i":7,"s":"x"},"a":[]}`)
+
+	s, ok, err := doc.String("s")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "a\"中\ufffd", s)
+	i, ok, err := doc.Int("i")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, int64(-9223372036854775808), i)
+	i, _, err = doc.Int("o", "i")
+	require.NoError(t, err)
+	require.Equal(t, int64(7), i)
+	b, ok, err := doc.Bool("t")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.True(t, b)
+	b, ok, err = doc.Bool("o", "f")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.False(t, b)
+
+	for _, name := range []string{"n", "absent"} {
+		_, ok, err = doc.String(name)
+		require.NoError(t, err)
+		require.False(t, ok)
+		_, ok, err = doc.Int(name)
+		require.NoError(t, err)
+		require.False(t, ok)
+		_, ok, err = doc.Bool(name)
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
+	for _, name := range []string{"s", "big", "f", "w", "e", "huge", "t", "o", "a"} {
+		_, _, err = doc.Int(name)
+		require.ErrorIs(t, err, jsonedit.ErrWantInteger, name)
+	}
+	for _, name := range []string{"i", "t", "o", "a"} {
+		_, _, err = doc.String(name)
+		require.ErrorIs(t, err, jsonedit.ErrWantString, name)
+	}
+	for _, name := range []string{"i", "s", "o", "a"} {
+		_, _, err = doc.Bool(name)
+		require.ErrorIs(t, err, jsonedit.ErrWantBool, name)
+	}
+	_, _, err = doc.Int("o", "s")
+	require.EqualError(t, err, "the member must be an integer: o.s")
+}

@@ -34,7 +34,12 @@ var owned = [...]string{
 // made), a case variant of a top-level member that Tollgate reads; and what is too big to read: more than 1,000 levels,
 // 10,000 members of one object or 1,000,000 tokens. The document keeps body, which must not be changed any more.
 func Parse(body []byte) (*Document, error) {
-	w := walker{dec: newDecoder(body), doc: &Document{body: body}}
+	w := walker{
+		dec:    newDecoder(body),
+		doc:    &Document{body: body, root: object{members: make([]member, 0, 16)}},
+		frames: make([]frame, 0, 8),
+		names:  make([][]byte, 0, 32),
+	}
 	if err := w.walk(); err != nil {
 		return nil, err
 	}
