@@ -36,7 +36,7 @@ type Ending struct {
 	Cut        bool // Tollgate ended the answer, e.g. at shutdown
 
 	Usage       *Usage        // last one that the provider reported; nil: none, or one that makes no sense
-	OutputBytes int64         // of text, reasoning and tool arguments that were relayed
+	OutputBytes int64         // of text, reasoning and tool arguments that came from the upstream
 	Generating  time.Duration // from the request's last byte to the end
 	OutputRate  int64         // the target's p95 in tokens per second; 0: not measured yet
 }
