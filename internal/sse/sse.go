@@ -263,8 +263,11 @@ func (r *Reader) fill() {
 	case r.start > size/2:
 		r.move(r.buf[:0])
 	case len(r.buf) == size:
-		// One byte past the limit is enough to know that an event is too large.
-		r.move(make([]byte, 0, max(smallBuffer, min(2*size, r.limit+1))))
+		grown := max(smallBuffer, 2*size)
+		if grown >= r.limit {
+			grown = max(smallBuffer, r.limit+1) // one byte past the limit is enough to know that an event is too large
+		}
+		r.move(make([]byte, 0, grown))
 	}
 	for range emptyReads {
 		n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
