@@ -46,6 +46,26 @@ func (q *Quantities) Tokens() int64 { return q.InputTokens() + q.OutputTokens() 
 // UnitPrices is a price for each unit, in nano-dollars per million.
 type UnitPrices [UnitCount]money.PerMillion
 
+// filled returns the prices with those of tokens that have none of their own replaced by the price of the unit that they
+// are a part of, so that no kind of token is silently free.
+func (p UnitPrices) filled() UnitPrices {
+	for _, part := range []struct{ unit, of Unit }{
+		{UnitCacheRead, UnitInput},
+		{UnitCacheWrite5m, UnitInput},
+		{UnitCacheWrite1h, UnitCacheWrite5m},
+		{UnitInputAudio, UnitInput},
+		{UnitInputImage, UnitInput},
+		{UnitReasoning, UnitOutput},
+		{UnitOutputAudio, UnitOutput},
+		{UnitOutputImage, UnitOutput},
+	} {
+		if p[part.unit] == 0 {
+			p[part.unit] = p[part.of]
+		}
+	}
+	return p
+}
+
 // PriceTier is what holds from a number of input tokens on, for one service tier of the provider.
 type PriceTier struct {
 	ServiceTier string // "" is the provider's ordinary one; others are named as the provider names them
@@ -110,13 +130,14 @@ func (p *PriceVersion) dearest(input int64, cacheWrites bool) UnitPrices {
 		if t.FromInput > input {
 			continue
 		}
+		prices := t.Prices.filled()
 		dearest[UnitInput] = max(dearest[UnitInput],
-			t.Prices[UnitInput], t.Prices[UnitInputAudio], t.Prices[UnitInputImage])
+			prices[UnitInput], prices[UnitInputAudio], prices[UnitInputImage])
 		if cacheWrites {
-			dearest[UnitInput] = max(dearest[UnitInput], t.Prices[UnitCacheWrite5m], t.Prices[UnitCacheWrite1h])
+			dearest[UnitInput] = max(dearest[UnitInput], prices[UnitCacheWrite5m], prices[UnitCacheWrite1h])
 		}
-		dearest[UnitOutput] = max(dearest[UnitOutput], t.Prices[UnitOutput], t.Prices[UnitReasoning])
-		dearest[UnitRequest] = max(dearest[UnitRequest], t.Prices[UnitRequest])
+		dearest[UnitOutput] = max(dearest[UnitOutput], prices[UnitOutput], prices[UnitReasoning])
+		dearest[UnitRequest] = max(dearest[UnitRequest], prices[UnitRequest])
 	}
 	return dearest
 }
@@ -130,7 +151,7 @@ func (p *PriceVersion) tier(input int64, service string) UnitPrices {
 			}
 		}
 		if found >= 0 {
-			return p.Tiers[found].Prices
+			return p.Tiers[found].Prices.filled()
 		}
 	}
 	return UnitPrices{}

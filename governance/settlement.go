@@ -103,7 +103,8 @@ func (e *Ending) unsentOutcome() Outcome {
 	}
 }
 
-// endedBy names who ended an answer that the provider did its work for.
+// endedBy names who ended an answer that the provider did its work for. Some dialects end with an event that says the
+// answer failed.
 func (e *Ending) endedBy() Outcome {
 	switch {
 	case e.Blocked:
@@ -112,6 +113,8 @@ func (e *Ending) endedBy() Outcome {
 		return OutcomeCut
 	case e.ClientLeft:
 		return OutcomeClientLeft
+	case e.Refused:
+		return OutcomeUpstreamAborted
 	default:
 		return OutcomeComplete
 	}

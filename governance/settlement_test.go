@@ -190,6 +190,11 @@ func TestF026_F056_SettlementMatrix(t *testing.T) {
 			want{governance.OutcomeUpstreamAborted, governance.UsageEstimate, 100, 3, hold, hold, actual, false},
 		},
 		{
+			"a terminal event that says the answer failed",
+			with(whole, func(e *governance.Ending) { e.Refused = true; e.OutputBytes = 9 }),
+			want{governance.OutcomeUpstreamAborted, governance.UsageEstimate, 100, 3, hold, hold, actual, false},
+		},
+		{
 			"upstream error before any byte",
 			governance.Ending{Written: true, Refused: true},
 			want{governance.OutcomeUpstreamError, governance.UsageZero, 0, 0, hold, zero, zero, false},

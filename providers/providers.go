@@ -67,9 +67,12 @@ type Meter interface {
 
 // Facts is what a meter found in an answer.
 type Facts struct {
-	Usage     governance.Usage
-	HasUsage  bool  // a valid usage was seen, explicit zeros included
-	Terminal  bool  // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
+	Usage    governance.Usage
+	HasUsage bool // a valid usage was seen, explicit zeros included
+	Terminal bool // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
+	// Finished says that every choice seen has its finish reason: a clean end after that is terminal too (ruling 30), a
+	// broken connection is not.
+	Finished  bool
 	BadUsage  bool  // a usage was seen that makes no sense (negative, not numbers)
 	OutputLen int64 // bytes of output text, reasoning and tool arguments that were relayed, for estimates
 	Model     string
