@@ -72,6 +72,9 @@ func (s Sum) divide() (quo, rem uint64, err error) {
 		return 0, 0, ErrOverflow
 	}
 	quo, rem = bits.Div64(s.hi, s.lo, million)
+	if quo > math.MaxInt64 { // rounded up, the largest 64-bit quotient would wrap to zero
+		return 0, 0, ErrOverflow
+	}
 	return quo, rem, nil
 }
 
