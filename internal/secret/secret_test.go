@@ -55,7 +55,7 @@ func TestString_NoVerbShowsIt(t *testing.T) {
 		}
 	}
 	requireSilent(t, fmt.Sprint(s, &s, newHolder()))
-	requireSilent(t, fmt.Sprintf("%p %[1]w", s)) // fmt asks no method about these
+	requireSilent(t, fmt.Sprintf("%p", s)) // fmt asks no method about this one
 	requireSilent(t, fmt.Errorf("dial %v: %w", s, errors.New("refused")).Error())
 }
 
