@@ -97,10 +97,13 @@ CREATE TABLE ledger.reservations (
     unit_prices bigint[] NOT NULL,    -- nano-dollars per million units
     cost        bigint NOT NULL CHECK (cost BETWEEN 0 AND 1000000000000000), -- nano-dollars
 
-    -- The legs: what was taken from which meter, in the metric's unit. Parallel arrays.
+    -- The legs: what was taken from which meter, in the metric's unit. Parallel arrays. A class is kind and metric of the
+    -- limit in one number: rate of 1 requests, 2 tokens, 3 input tokens, 4 output tokens, 5 cost; budget of 6 tokens,
+    -- 7 input tokens, 8 output tokens, 9 cost; 10 slots.
     leg_limits   bigint[] NOT NULL,
     leg_subjects bigint[] NOT NULL,
     leg_windows  timestamptz[] NOT NULL,
+    leg_classes  smallint[] NOT NULL,
     leg_reserved bigint[] NOT NULL,
 
     PRIMARY KEY (attempt_id)
@@ -158,6 +161,7 @@ CREATE TABLE ledger.rows (
     leg_limits   bigint[] NOT NULL,
     leg_subjects bigint[] NOT NULL,
     leg_windows  timestamptz[] NOT NULL,
+    leg_classes  smallint[] NOT NULL,
     leg_reserved bigint[] NOT NULL,
     leg_actual   bigint[] NOT NULL,
 
