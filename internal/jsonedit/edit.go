@@ -1,6 +1,7 @@
 package jsonedit
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -44,17 +45,44 @@ func (d *Document) With(edits ...Edit) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	size := len(d.body)
+	return splice(d.body, patches), nil
+}
+
+// MapTexts calls f with each string that the model reads, unescaped: values of tool inputs and schemas are among them,
+// images, audio and files are not. It returns a new body in which those that f changed are replaced, or the same body
+// where none is. The calls come in the order of the body, except that the text of a part whose kind decides whether it is
+// one comes at the part's end.
+func (d *Document) MapTexts(f func(text string) string) []byte {
+	var patches []patch
+	w := newWalker(&Document{body: d.body})
+	w.onText = func(at span) {
+		old := string(unquote(d.body[at.from:at.to]))
+		if text := f(old); text != old {
+			quoted, _ := jsontext.AppendQuote(nil, text) // its only error is about invalid UTF-8, replaced by U+FFFD
+			patches = append(patches, patch{at.from, at.to, quoted})
+		}
+	}
+	_ = w.walk() // Parse has accepted this body
+	if len(patches) == 0 {
+		return d.body
+	}
+	slices.SortFunc(patches, func(a, b patch) int { return a.from - b.from })
+	return splice(d.body, patches)
+}
+
+// splice returns a copy of body with the patches, which are in its order and do not overlap.
+func splice(body []byte, patches []patch) []byte {
+	size := len(body)
 	for _, p := range patches {
 		size += len(p.with) - (p.to - p.from)
 	}
 	out := make([]byte, 0, size)
 	done := 0
 	for _, p := range patches {
-		out = append(append(out, d.body[done:p.from]...), p.with...)
+		out = append(append(out, body[done:p.from]...), p.with...)
 		done = p.to
 	}
-	return append(out, d.body[done:]...), nil
+	return append(out, body[done:]...)
 }
 
 // patch replaces body[from:to].

@@ -150,6 +150,28 @@ func TestWith_EqualsEditsOfAList(t *testing.T) {
 	})
 }
 
+func TestMapTexts(t *testing.T) {
+	t.Parallel()
+	body := `{ "model":"secret","user":"secret", "messages":[{"role":"secret","content":"a secret\n"},{"content":[{"type":"text","text":"s\u0065cret"},` +
+		`{"type":"image_url","image_url":{"url":"data:secret,secret"}},{"source":{"data":"secret","type":"text"},"type":"document"},` +
+		`{"source":{"data":"secret","type":"base64"},"type":"image"},{"result":"secret"},{"input":{"secret":["secret",1.0]}}]}],"system" : "secrets"}`
+	want := `{ "model":"secret","user":"secret", "messages":[{"role":"secret","content":"a \"*\"\n"},{"content":[{"type":"text","text":"\"*\""},` +
+		`{"type":"image_url","image_url":{"url":"data:secret,secret"}},{"source":{"data":"\"*\"","type":"text"},"type":"document"},` +
+		`{"source":{"data":"secret","type":"base64"},"type":"image"},{"result":"\"*\""},{"input":{"secret":["\"*\"",1.0]}}]}],"system" : "\"*\"s"}`
+	doc := parse(t, body)
+	var seen []string
+	out := doc.MapTexts(func(text string) string {
+		seen = append(seen, text)
+		return strings.ReplaceAll(text, "secret", `"*"`)
+	})
+	require.Equal(t, want, string(out))
+	require.Equal(t, []string{"a secret\n", "secret", "secret", "secret", "secret", "secrets"}, seen)
+	require.Equal(t, body, string(doc.Bytes()), "the original must survive")
+
+	same := doc.MapTexts(func(text string) string { return text })
+	require.Same(t, &doc.Bytes()[0], &same[0], "nothing changed, nothing copied")
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		odd, `{}`, `{"model":"a","m\u006fdel":"b"}`, `{"stream_options":{"include_usage":null}}`, `{"a":"\ud800"}`,
@@ -171,6 +193,9 @@ func FuzzParse(f *testing.F) {
 			require.Equal(t, string(want), string(raw))
 		}
 		require.LessOrEqual(t, doc.Facts().TextBytes, int64(len(body)))
+		var texts int64
+		_ = doc.MapTexts(func(text string) string { texts += int64(len(text)); return text + "'" })
+		require.LessOrEqual(t, texts, doc.Facts().TextBytes, "names of tool inputs count as well")
 		out, err := doc.With(jsonedit.At("model").String("other"))
 		require.NoError(t, err)
 		again, err := jsonedit.Parse(out)

@@ -66,17 +66,20 @@ const (
 // part is what becomes known of a part of a message member by member, in any order; close draws the sum.
 type part struct {
 	kind   partKind
-	result int64     // bytes of its result
-	source mediaSize // what its source holds
+	result span // its result
+	source sourceFacts
 }
 
-// mediaSize is what the source of an Anthropic image or document says of itself.
-type mediaSize struct {
+// sourceFacts is what the source of an Anthropic image or document says of itself.
+type sourceFacts struct {
 	present bool
 	kind    partKind // of the source
 	isImage bool     // by its media type
-	bytes   int64    // of its data, as sent
+	data    span
 }
+
+// span locates a string literal in the body; the zero value is none.
+type span struct{ from, to int }
 
 // partKind is what a "type" says, as far as it matters.
 type partKind uint8
@@ -229,21 +232,39 @@ func (w *walker) close(f, parent *frame) {
 }
 
 func (w *walker) closePart(p part) {
-	if p.kind == imageCallKind && p.result > 0 {
+	switch {
+	case p.result == span{}:
+	case p.kind == imageCallKind:
 		w.facts.Images++
-	} else {
-		w.facts.TextBytes += p.result
+	default:
+		w.read(p.result)
 	}
 	switch s := p.source; {
 	case !s.present, s.kind == contentKind:
 	case s.kind == textKind:
-		w.facts.TextBytes += s.bytes
+		if s.data != (span{}) {
+			w.read(s.data)
+		}
 	case s.isImage || p.kind == imageKind:
 		w.facts.Images++
 	default:
 		w.facts.Files++
-		w.facts.FileBytes += decodedLen(s.bytes)
+		w.facts.FileBytes += decodedLen(int64(max(s.data.to-s.data.from-len(`""`), 0)))
 	}
+}
+
+// read counts a string that the model reads.
+func (w *walker) read(at span) {
+	w.facts.TextBytes += textLen(w.doc.body[at.from:at.to])
+	if w.onText != nil {
+		w.onText(at)
+	}
+}
+
+// last locates the literal that the decoder has just read.
+func (w *walker) last(literal []byte) span {
+	end := int(w.dec.InputOffset())
+	return span{end - len(literal), end}
 }
 
 // scalar takes a string, number, boolean or null in f.
@@ -259,16 +280,16 @@ func (w *walker) scalar(f *frame, literal []byte) {
 	switch z {
 	case unread:
 	case text, verbatim:
-		w.facts.TextBytes += textLen(literal)
+		w.read(w.last(literal))
 	case kindOf:
 		f.part.kind = partKindOf(literal)
 	case result:
-		f.part.result += textLen(literal)
+		f.part.result = w.last(literal)
 	case source:
 		if f.zone == source {
 			w.sourceMember(f, literal)
 		} else {
-			w.facts.TextBytes += textLen(literal)
+			w.read(w.last(literal))
 		}
 	case image, audio, file, cacheMark:
 		if f.zone != z {
@@ -354,7 +375,7 @@ func (w *walker) sourceMember(f *frame, literal []byte) {
 	case "media_type":
 		f.part.source.isImage = bytes.HasPrefix(literal, []byte(`"image/`))
 	case "data":
-		f.part.source.bytes += textLen(literal)
+		f.part.source.data = w.last(literal)
 	}
 }
 

@@ -48,7 +48,7 @@ func (d *Document) Bytes() []byte { return d.body }
 func (d *Document) Facts() Facts { return d.facts }
 
 // Get returns the raw value of a member, null included, or of a member inside of it: Get("stream_options",
-// "include_usage"). It is a part of the body and must not be changed.
+// "include_usage"). Inside of what is no object every member is absent. It is a part of the body and must not be changed.
 func (d *Document) Get(path ...string) (raw []byte, ok bool) {
 	if len(path) == 0 {
 		return nil, false

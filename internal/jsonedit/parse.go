@@ -34,12 +34,7 @@ var owned = [...]string{
 // made), a case variant of a top-level member that Tollgate reads; and what is too big to read: more than 1,000 levels,
 // 10,000 members of one object or 1,000,000 tokens. The document keeps body, which must not be changed any more.
 func Parse(body []byte) (*Document, error) {
-	w := walker{
-		dec:    newDecoder(body),
-		doc:    &Document{body: body, root: object{members: make([]member, 0, 16)}},
-		frames: make([]frame, 0, 8),
-		names:  make([][]byte, 0, 32),
-	}
+	w := newWalker(&Document{body: body, root: object{members: make([]member, 0, 16)}})
 	if err := w.walk(); err != nil {
 		return nil, err
 	}
@@ -48,7 +43,7 @@ func Parse(body []byte) (*Document, error) {
 	return w.doc, nil
 }
 
-// walker is the state of one Parse.
+// walker is the state of one walk over a body.
 type walker struct {
 	dec    *jsontext.Decoder
 	doc    *Document
@@ -57,6 +52,11 @@ type walker struct {
 	names  [][]byte // the names so far of all open objects, outermost first
 	facts  Facts
 	prompt promptCount
+	onText func(span) // gets each string that the model reads; may be nil
+}
+
+func newWalker(doc *Document) walker {
+	return walker{dec: newDecoder(doc.body), doc: doc, frames: make([]frame, 0, 8), names: make([][]byte, 0, 32)}
 }
 
 // frame is one open object or array.
