@@ -80,6 +80,8 @@ type Level struct {
 	ResetsAfter time.Duration
 	ResetsAt    time.Time // end of the window; zero for buckets, slots and total windows
 	WouldRefuse bool      // log mode: it would have refused this attempt
+	// Member is the subject's id and name, where SpendStore.Members lists it; an end user's name stands for its id.
+	Member Ref
 }
 
 // RefusalReason says why a meter refused.
