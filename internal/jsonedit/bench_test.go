@@ -3,6 +3,7 @@ package jsonedit_test
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,12 +38,22 @@ func imageBody(size int) []byte {
 		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, strings.Repeat("iVBORw0KGgo+", size/12))
 }
 
+// longNames returns n distinct names of about size bytes that differ only at their ends.
+func longNames(n, size int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = strings.Repeat("n", size) + strconv.Itoa(i)
+	}
+	return names
+}
+
 func benchmarkBodies(b *testing.B, run func(b *testing.B, body []byte)) {
 	for name, body := range map[string][]byte{
 		"1KB":        chatBody(1 << 10),
 		"100KB":      chatBody(100 << 10),
 		"30MB":       chatBody(30 << 20),
 		"30MB/image": imageBody(30 << 20),
+		"30MB/names": []byte(`{"metadata":{"` + strings.Join(longNames(9_999, 3_000), `":0,"`) + `":0}}`),
 		"2MB/tokens": []byte(`{"input":[` + strings.Repeat("1,", 999_000) + `1]}`),
 	} {
 		b.Run(name, func(b *testing.B) {

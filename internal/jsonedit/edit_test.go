@@ -74,6 +74,8 @@ func TestWith_RefusesToEditInsideOfNoObject(t *testing.T) {
 		_, err := parse(t, `{"stream_options":`+value+`}`).With(jsonedit.At("stream_options", "include_usage").Bool(true))
 		require.ErrorIs(t, err, jsonedit.ErrWantObject)
 		require.ErrorContains(t, err, "stream_options")
+		_, err = parse(t, `{"a":{"b":`+value+`}}`).With(jsonedit.At("a", "b", "c").Int(1))
+		require.EqualError(t, err, "the member must be an object: a.b")
 	}
 }
 

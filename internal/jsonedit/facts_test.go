@@ -80,6 +80,10 @@ func TestFacts(t *testing.T) {
 				`"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"x","x":1,"x":2}}}}`,
 			jsonedit.Facts{TextBytes: 1 + 2 + 4 + 6 + 10 + 1 + 4 + 6 + 4 + 1 + 4 + 1 + 1 + 1, Prompts: 1},
 		},
+		"odd kinds": {
+			`{"messages":[{"type":["12"],"result":{"a":"3"},"source":["4",{"source":{"source":{"text":"5"}}}],"image_url":null,"input_audio":7,"file":[]}]}`,
+			jsonedit.Facts{TextBytes: 5, Messages: 1, Prompts: 1, Files: 2},
+		},
 		"one prompt":              {`{"prompt":"123","suffix":"4"}`, jsonedit.Facts{TextBytes: 4, Prompts: 1}},
 		"prompts":                 {`{"prompt":["1","23",""]}`, jsonedit.Facts{TextBytes: 3, Prompts: 3}},
 		"a prompt of tokens":      {`{"prompt":[1,22,333]}`, jsonedit.Facts{TokenIDs: 3, Prompts: 1}},

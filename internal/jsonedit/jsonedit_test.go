@@ -2,11 +2,14 @@ package jsonedit_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 )
@@ -48,6 +51,11 @@ func TestParse_Refuses(t *testing.T) {
 		"comma at the end":          {`{"model":"a",}`, jsonedit.ErrSyntax, ""},
 		"comment":                   {`{"model":"a"/**/}`, jsonedit.ErrSyntax, ""},
 		"control character":         {"{\"model\":\"a\nb\"}", jsonedit.ErrSyntax, ""},
+		"wrong bracket":             {`{"a":1]`, jsonedit.ErrSyntax, ""},
+		"name without a value":      {`{"a"}`, jsonedit.ErrSyntax, ""},
+		"object for a name":         {`{{}:1}`, jsonedit.ErrSyntax, ""},
+		"number for a name":         {`{1:1}`, jsonedit.ErrSyntax, ""},
+		"missing comma":             {`{"a":1 "b":2}`, jsonedit.ErrSyntax, ""},
 		"leading zero":              {`{"n":01}`, jsonedit.ErrSyntax, ""},
 		"NaN":                       {`{"n":NaN}`, jsonedit.ErrSyntax, ""},
 		"bad escape":                {`{"model":"\x"}`, jsonedit.ErrSyntax, ""},
@@ -62,6 +70,7 @@ func TestParse_Refuses(t *testing.T) {
 		"twice, deep":               {`{"messages":[{"role":"user"},{"role":"a","role":"b"}]}`, jsonedit.ErrDuplicateName, "messages[1].role"},
 		"twice in metadata":         {`{"metadata":{"input":{"a":1,"a":2}}}`, jsonedit.ErrDuplicateName, "metadata.input.a"},
 		"twice beside a tool input": {`{"messages":[{"content":[{"input":{"a":1,"a":2},"id":1,"id":2}]}]}`, jsonedit.ErrDuplicateName, "messages[0].content[0].id"},
+		"twice, inside of many":     {strings.Replace(many(10_000), "{", `{"k3yy":0,`, 1), jsonedit.ErrDuplicateName, "-"},
 		"case variant":              {`{"Model":"a"}`, jsonedit.ErrCaseVariant, "Model"},
 		"case variant, folded":      {"{\"me\u017f\u017fages\":[]}", jsonedit.ErrCaseVariant, "me\u017f\u017fages"},
 		"case variant beside":       {`{"model":"a","MODEL":"b"}`, jsonedit.ErrCaseVariant, "MODEL"},
@@ -105,6 +114,31 @@ func TestParse_Accepts(t *testing.T) {
 	} {
 		require.Equal(t, body, string(parse(t, body).Bytes()))
 	}
+}
+
+// TestParse_FindsTheNameGivenTwice puts one name twice into an object of any number of names.
+func TestParse_FindsTheNameGivenTwice(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-c]{1,4}`), 1, 60, rapid.ID[string]).Draw(t, "names")
+		body := func() []byte { return []byte(`{"metadata":{"` + strings.Join(names, `":{"x":1},"`) + `":[]}}`) }
+		_, err := jsonedit.Parse(body())
+		require.NoError(t, err)
+		twice := rapid.SampledFrom(names).Draw(t, "twice")
+		names = slices.Insert(names, rapid.IntRange(0, len(names)).Draw(t, "at"), twice)
+		_, err = jsonedit.Parse(body())
+		require.ErrorIs(t, err, jsonedit.ErrDuplicateName)
+		require.ErrorContains(t, err, "metadata."+twice)
+	})
+}
+
+func TestError_NamesLongMembersInShort(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("狐", 100_000)
+	_, err := jsonedit.Parse([]byte(`{"metadata":{"` + long + `":1,"` + long + `":2}}`))
+	require.ErrorIs(t, err, jsonedit.ErrDuplicateName)
+	require.Less(t, len(err.Error()), 300)
+	require.True(t, utf8.ValidString(err.Error()))
 }
 
 func TestDocument_Get(t *testing.T) {
