@@ -1,0 +1,121 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+const (
+	maxRawUsage = 16 << 10 // a longer usage object is read, but not kept
+	maxModel    = 256
+)
+
+// found collects what all meters look for.
+type found struct {
+	scanner
+	facts providers.Facts
+	tier  string
+}
+
+func (m *found) result() providers.Facts {
+	f := m.facts
+	f.Usage.ServiceTier = m.tier
+	return f
+}
+
+// usage reads the next value as a usage object: the last one counts. It reports whether it was one; null is none.
+func (m *found) usage() bool {
+	switch m.kind() {
+	case 'n':
+		m.skip()
+		return false
+	case '{':
+	default:
+		m.skip()
+		m.setUsage(governance.Usage{}, false)
+		return false
+	}
+	raw := m.raw()
+	if m.fault {
+		return false
+	}
+	q, ok := parseUsage(raw)
+	u := governance.Usage{Quantities: q}
+	if ok && len(raw) <= maxRawUsage {
+		u.Raw = append(m.facts.Usage.Raw[:0:0], raw...)
+	}
+	m.setUsage(u, ok)
+	return true
+}
+
+func (m *found) setUsage(u governance.Usage, ok bool) {
+	m.facts.Usage, m.facts.HasUsage, m.facts.BadUsage = u, ok, !ok
+}
+
+func (m *found) model() {
+	if name := m.text(); len(name) > 0 && len(name) <= maxModel && m.facts.Model != string(name) {
+		m.facts.Model = string(name)
+	}
+}
+
+func (m *found) serviceTier() {
+	if tier := m.text(); len(tier) > 0 && len(tier) <= maxModel && m.tier != string(tier) {
+		m.tier = string(tier)
+	}
+}
+
+// output adds up the text in the next value: what the model wrote, not the names of roles, kinds and ids around it.
+// counted says that a string in this place is such text.
+func (m *found) output(counted bool) {
+	switch m.kind() {
+	case '"':
+		if text := m.text(); counted {
+			m.facts.OutputLen += int64(len(text))
+		}
+	case '[':
+		for m.enter('['); m.next(); {
+			m.output(counted)
+		}
+	case '{':
+		for m.enter('{'); m.next(); {
+			switch m.part() {
+			case written:
+				m.output(true)
+			case around:
+				m.output(false)
+			case repeated:
+				m.skip()
+			}
+		}
+	default:
+		m.skip()
+	}
+}
+
+// part is what a member of an answer holds.
+type part uint8
+
+const (
+	around   part = iota // perhaps texts further inside
+	written              // text that the model wrote
+	repeated             // a second form of what stands elsewhere, or no text at all
+)
+
+func (m *found) part() part {
+	switch string(m.name()) {
+	case "content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "arguments", "input", "name", "transcript":
+		return written
+	case "reasoning_details", "annotations", "logprobs", "data", "encrypted_content":
+		return repeated
+	default:
+		return around
+	}
+}
+
+// isObject reports whether data may be a JSON object. Upstreams send null, empty data and [DONE] too.
+func isObject(data []byte) bool {
+	data = bytes.TrimLeft(data, " \t\r\n")
+	return len(data) > 0 && data[0] == '{'
+}

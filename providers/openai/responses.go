@@ -1,0 +1,147 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+// responsesMeter reads the responses dialect: typed events, with the usage in the one that ends the stream.
+type responsesMeter struct{ found }
+
+func newResponsesMeter() *responsesMeter { return &responsesMeter{} }
+
+// Facts implements providers.Meter.
+func (m *responsesMeter) Facts() providers.Facts { return m.result() }
+
+// Body implements providers.Meter. A response whose status is "failed" is an answer, in the shape that clients expect; an
+// object with an error that is no response is not.
+func (m *responsesMeter) Body(b []byte) {
+	var failed, isResponse bool
+	m.reset(b)
+	for m.enter('{'); m.next(); {
+		switch name := m.name(); string(name) {
+		case "object":
+			switch string(m.text()) {
+			case "response":
+				isResponse = true
+			case "error":
+				failed = true
+			}
+		case "error":
+			failed = failed || m.kind() != 'n'
+			m.skip()
+		default:
+			m.member(name)
+		}
+	}
+	switch {
+	case !m.end():
+	case failed && !isResponse:
+		m.facts.ErrorBody = bytes.Clone(b)
+	default:
+		m.facts.Terminal = true
+	}
+}
+
+// member reads a member of a response object.
+func (m *responsesMeter) member(name []byte) {
+	switch string(name) {
+	case "usage":
+		m.usage()
+	case "model":
+		m.model()
+	case "service_tier":
+		m.serviceTier()
+	case "output":
+		m.output(false)
+	default:
+		m.skip()
+	}
+}
+
+// Event implements providers.Meter. Events that repeat what the deltas before them said are not decoded.
+func (m *responsesMeter) Event(ev sse.Event) {
+	if !isObject(ev.Data) || len(ev.Name) > 0 && kindOf(ev.Name) == otherEvent {
+		return
+	}
+	kind, counted := kindOf(ev.Name), m.facts.OutputLen
+	var delta int64
+	var failed bool
+	m.reset(ev.Data)
+	for m.enter('{'); m.next(); {
+		switch string(m.name()) {
+		case "type":
+			if text := m.text(); len(ev.Name) == 0 {
+				kind = kindOf(text)
+			}
+		case "delta":
+			delta = int64(len(m.text()))
+		case "error":
+			failed = m.kind() != 'n'
+			m.skip()
+		case "response":
+			m.response()
+		default:
+			m.skip()
+		}
+	}
+	whole := m.end()
+	m.facts.OutputLen = max(counted, m.facts.OutputLen-counted) // the response in the last event repeats the deltas
+	switch kind {
+	case deltaEvent:
+		m.facts.OutputLen += delta
+	case lastEvent:
+		m.facts.Terminal = m.facts.Terminal || whole
+	case failedEvent:
+		m.facts.Terminal = m.facts.Terminal || whole
+		failed = true
+	case errorEvent:
+		failed = true
+	}
+	if failed {
+		m.facts.ErrorBody = bytes.Clone(ev.Data)
+	}
+}
+
+func (m *responsesMeter) response() {
+	if m.kind() != '{' {
+		m.skip()
+		return
+	}
+	for m.enter('{'); m.next(); {
+		m.member(m.name())
+	}
+}
+
+// event is what an event of a responses stream is to a meter.
+type event uint8
+
+const (
+	otherEvent  event = iota
+	deltaEvent        // a piece of what the model writes
+	firstEvent        // names the model
+	lastEvent         // carries the usage
+	failedEvent       // carries it too, and an error
+	errorEvent
+)
+
+func kindOf(name []byte) event {
+	switch string(name) {
+	case "response.created":
+		return firstEvent
+	case "response.completed", "response.incomplete":
+		return lastEvent
+	case "response.failed":
+		return failedEvent
+	case "error":
+		return errorEvent
+	case "response.audio.delta": // no text
+		return otherEvent
+	}
+	if bytes.HasSuffix(name, []byte(".delta")) {
+		return deltaEvent
+	}
+	return otherEvent
+}
