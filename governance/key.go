@@ -52,8 +52,9 @@ type Principal struct {
 	Team         Ref
 	Key          Ref
 	User         Ref
-	KeyModels    []string // as VirtualKey.Models
-	TeamModels   []string // as Team.Models
-	BudgetStatus int      // 429 or 402
-	Require      []string // as Organization.Require
+	KeyModels    []string  // as VirtualKey.Models
+	KeyExpiresAt time.Time // as VirtualKey.ExpiresAt
+	TeamModels   []string  // as Team.Models
+	BudgetStatus int       // 429 or 402
+	Require      []string  // as Organization.Require
 }

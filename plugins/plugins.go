@@ -76,6 +76,7 @@ type Call struct {
 	EndUser    string
 	EndUserNum int64
 	Tags       map[string]string
+	Metadata   []byte // JSON object of at most 4 KiB that the client gave; nil: none
 	Demand     Demand
 
 	Principal governance.Principal // set after the authenticate stage

@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+// byteBudget bounds the memory that request bodies take together.
+type byteBudget struct {
+	left atomic.Int64
+}
+
+func (b *byteBudget) take(n int64) bool {
+	if b.left.Add(-n) >= 0 {
+		return true
+	}
+	b.left.Add(n)
+	return false
+}
+
+func (b *byteBudget) give(n int64) { b.left.Add(n) }
+
+const firstRead = 16 << 10 // bytes of memory that a body gets before any of it has come
+
+// readBody reads the request's body into memory, once. It returns how many bytes of the budget it has taken, which the
+// caller gives back when the call is over, also after an error.
+func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body []byte, taken int64, err error) {
+	if r.Header.Get("Content-Encoding") != "" {
+		return nil, 0, fault(governance.CodeUnsupportedEncoding, "Compressed request bodies are not supported. Send the body as it is.")
+	}
+	if r.ContentLength > g.cfg.MaxBody {
+		return nil, 0, tooLarge()
+	}
+	size := int64(firstRead)
+	if r.ContentLength >= 0 {
+		size = min(size, r.ContentLength+1) // one more, so that the end is seen without growing
+	}
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // the server watches for the client's leaving by reading on
+	for {
+		if grow := size - int64(cap(body)); grow > 0 {
+			if !g.bodies.take(grow) {
+				return nil, taken, fault(governance.CodeGatewayOverloaded, "Too many large requests are in flight.")
+			}
+			taken += grow
+			body = append(make([]byte, 0, size), body...)
+		}
+		if err := rc.SetReadDeadline(time.Now().Add(g.cfg.BodyProgress)); err != nil {
+			return nil, taken, err
+		}
+		n, err := r.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case int64(len(body)) > g.cfg.MaxBody:
+			return nil, taken, tooLarge()
+		case err == io.EOF: //nolint:errorlint // a reader's bare io.EOF
+			return body, taken, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, taken, &failure{cause: invalid("", "The request body did not arrive in time."), status: http.StatusRequestTimeout, closing: true}
+		case err != nil:
+			// A length that is wrong, a broken chunk, or a client that left: all the same from here.
+			return nil, taken, &failure{cause: &governance.Error{
+				Code: governance.CodeInvalidRequest, Public: "The request body ended early or is malformed.", Err: err,
+			}, closing: true}
+		}
+		if len(body) == cap(body) {
+			size = min(2*size, g.cfg.MaxBody+1)
+			if r.ContentLength >= 0 {
+				size = min(max(size, int64(len(body))+1), r.ContentLength+1)
+			}
+		}
+	}
+}
+
+func tooLarge() error {
+	return &failure{cause: fault(governance.CodePayloadTooLarge, "The request body is larger than this gateway accepts."), closing: true}
+}

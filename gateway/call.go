@@ -1,0 +1,345 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/plugins"
+)
+
+// call is one request of a client from its arrival to its last log line. One goroutine owns it.
+type call struct {
+	plugins.Call
+	g         *Gateway
+	route     *route // nil: none was found
+	param     string // the path's parameter, where the route has one
+	w         http.ResponseWriter
+	rc        *http.ResponseController
+	r         *http.Request
+	log       zerolog.Logger
+	anthropic bool
+	wishes    wishes
+	keyFrom   string // header that the credential came in
+
+	took       []int             // links of the chain that took part, in the order in which they began
+	open       *attempt          // reserved and not closed
+	attempts   []plugins.Attempt // closed ones
+	levels     []governance.Level
+	claimed    bool     // an idempotency key is in flight
+	warnings   []string // for the client
+	bodyBytes  int64    // of the budget for bodies
+	err        error    // what the client was told, if not success
+	status     int      // as sent; 0: nothing was
+	firstByte  time.Duration
+	bytesOut   int64
+	notOurs    time.Duration // time that the client and the upstreams took
+	overhead   time.Duration
+	writeUntil time.Time // write deadline as last set
+	abort      bool      // the connection must end without a clean end
+}
+
+// newCall begins a call: from here on it has an id, which every answer carries.
+func (g *Gateway) newCall(rt *route, w http.ResponseWriter, r *http.Request) *call {
+	c := &call{g: g, route: rt, w: w, r: r, rc: http.NewResponseController(w), anthropic: speaksAnthropic(rt, r)}
+	c.ID = ids.New(g.now())
+	c.Received = time.Now()
+	c.Header = r.Header
+	c.RemoteIP = r.RemoteAddr
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		c.RemoteIP = host
+	}
+	name := "none"
+	if rt != nil {
+		name, c.Route = rt.name, rt.name
+	}
+	c.log = g.log.With().Str(lognames.RequestID, c.ID.String()).Str(lognames.Route, name).Logger()
+	h := w.Header()
+	h.Set("X-Request-Id", c.ID.String())
+	h.Set("Request-Id", c.ID.String())
+	return c
+}
+
+// serve is the life of a call. Whatever happens in it, finish runs.
+func (g *Gateway) serve(rt *route, param string, w http.ResponseWriter, r *http.Request) {
+	c := g.newCall(rt, w, r)
+	c.param = param
+	if !g.life.enter() {
+		c.err = &failure{cause: fault(governance.CodeGatewayOverloaded, "This gateway is shutting down."), closing: true}
+		c.finish()
+		return
+	}
+	defer g.life.leave()
+	defer func() { g.bodies.give(c.bodyBytes) }()
+	defer func() {
+		if c.abort {
+			panic(http.ErrAbortHandler) // the one way to end a connection without the mark of a complete answer
+		}
+	}()
+	defer c.finish()
+	// A deadline that an earlier request on this connection left behind must not end this one.
+	if err := c.rc.SetWriteDeadline(time.Time{}); err != nil {
+		c.err = err
+		return
+	}
+	c.r = r.WithContext(c.log.WithContext(r.Context()))
+	if c.err = c.authenticate(); c.err == nil {
+		c.err = rt.serve(c)
+	}
+}
+
+func (c *call) ctx() context.Context { return c.r.Context() }
+
+// takesPart notes that a plugin's stage has begun.
+func (c *call) takesPart(at int) {
+	if !slices.Contains(c.took, at) {
+		c.took = append(c.took, at)
+	}
+}
+
+func (c *call) tag(tags map[string]string) {
+	if len(tags) == 0 {
+		return
+	}
+	all := maps.Clone(c.Tags)
+	if all == nil {
+		all = make(map[string]string, len(tags))
+	}
+	maps.Copy(all, tags)
+	c.Tags = all
+}
+
+// authenticate finds out who calls, before anything of the body is read.
+func (c *call) authenticate() error {
+	key, from, err := credential(c.r.Header)
+	if err != nil {
+		return err
+	}
+	if key.IsZero() {
+		return fault(governance.CodeInvalidAPIKey, "No API key was sent. Send it in the header Authorization, as: Bearer KEY.")
+	}
+	c.Credential, c.keyFrom = key, from
+	err = c.g.chain.authenticate(c.ctx(), c)
+	if e, ok := errors.AsType[*governance.Error](err); ok && e.Code == governance.CodeInvalidAPIKey {
+		told := *e
+		told.Public = strings.TrimSuffix(e.Public, ".") + ". It was read from the header " + from + "."
+		return &told
+	}
+	if err != nil {
+		return orUnavailable(err)
+	}
+	c.log = c.log.With().Str(lognames.Organization, c.Principal.Organization.ID).Str(lognames.Key, c.Principal.Key.ID).Logger()
+	return nil
+}
+
+// serveModel serves a call to a model: the only way from here to a provider.
+func (c *call) serveModel() error {
+	if err := c.read(); err != nil {
+		return err
+	}
+	if err := c.claim(); err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if c.wishes.dryRun {
+		return c.answerDryRun()
+	}
+	return c.forward()
+}
+
+// read takes the body and what the headers wish.
+func (c *call) read() error {
+	wishes, err := readWishes(c.r.Header)
+	if err != nil {
+		return err
+	}
+	c.wishes = wishes
+	began := time.Now()
+	body, taken, err := c.g.readBody(c.rc, c.r)
+	c.bodyBytes = taken
+	c.notOurs += time.Since(began)
+	if err != nil {
+		return err
+	}
+	doc, err := jsonedit.Parse(body)
+	if err != nil {
+		return unreadable(err)
+	}
+	c.Body = doc
+	if c.Model, _, err = doc.String("model"); err != nil {
+		return unreadable(err)
+	}
+	if c.Model == "" {
+		return invalid("model", "The member model is missing.")
+	}
+	if c.Stream, _, err = doc.Bool("stream"); err != nil {
+		return unreadable(err)
+	}
+	return nil
+}
+
+func unreadable(err error) error {
+	e := &governance.Error{Code: governance.CodeInvalidRequest, Public: "The request body cannot be read: " + err.Error() + "."}
+	if where, ok := errors.AsType[*jsonedit.Error](err); ok {
+		e.Param = where.Param
+	}
+	return e
+}
+
+// claim takes the call's idempotency key, so that the same request is not served twice at once.
+func (c *call) claim() error {
+	if c.wishes.idempotency == "" || c.wishes.dryRun {
+		return nil
+	}
+	if c.g.idem == nil {
+		return invalid(headerIdempotency, "This gateway keeps no idempotency keys.")
+	}
+	seen, err := c.g.idem.Begin(c.ctx(), c.Principal.Key.Num, c.wishes.idempotency, sha256.Sum256(c.Body.Bytes()), c.ID)
+	switch {
+	case errors.Is(err, governance.ErrConflict):
+		return &governance.Error{
+			Code: governance.CodeIdempotencyInProgress, Public: "A request with this idempotency key is in flight.", RetryAfter: time.Second,
+		}
+	case errors.Is(err, governance.ErrExists):
+		return fault(governance.CodeIdempotencyMismatch, "This idempotency key was used with another body.")
+	case err != nil:
+		return orUnavailable(err)
+	}
+	c.claimed = true
+	if seen {
+		c.warnings = append(c.warnings, "idempotency_key_reused")
+	}
+	return nil
+}
+
+// prepare runs every stage that comes before the first attempt.
+func (c *call) prepare() error {
+	dropped, err := c.wishes.attribute(c.Body, c.Principal.Require)
+	if err != nil {
+		return err
+	}
+	c.warnings = append(c.warnings, dropped...)
+	c.EndUser, c.Metadata = c.wishes.endUser, c.wishes.metadata
+	c.tag(c.wishes.tags)
+	if c.EndUser != "" {
+		if c.EndUserNum, err = c.g.endUsers.EndUser(c.ctx(), c.Principal.Organization.Num, c.EndUser); err != nil {
+			return orUnavailable(err)
+		}
+	}
+	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
+		return orUnavailable(err)
+	}
+	if c.Resolved, err = c.g.chain.resolve(c.ctx(), c); err != nil {
+		return err
+	}
+	if c.Demand, err = governance.DemandOf(c.Route, c.Body); err != nil {
+		return err
+	}
+	before := c.Body
+	if err = c.g.chain.guard(c.ctx(), c); err != nil || c.Body == before {
+		return err
+	}
+	c.Demand, err = governance.DemandOf(c.Route, c.Body)
+	return err
+}
+
+// write sends bytes of the answer, under a deadline that moves on with each piece: a client that stops reading is dropped,
+// a stream of any length is not.
+func (c *call) write(b []byte) error {
+	const piece = 256 << 10
+	for len(b) > 0 {
+		n := min(len(b), piece)
+		if err := c.extend(); err != nil {
+			return err
+		}
+		written, err := c.w.Write(b[:n])
+		c.bytesOut += int64(written)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+func (c *call) flush() error {
+	if err := c.extend(); err != nil {
+		return err
+	}
+	return c.rc.Flush()
+}
+
+// extend moves the write deadline on, at most once a second.
+func (c *call) extend() error {
+	now := time.Now()
+	if c.writeUntil.Sub(now) > c.g.cfg.ClientWrite-time.Second {
+		return nil
+	}
+	c.writeUntil = now.Add(c.g.cfg.ClientWrite)
+	return c.rc.SetWriteDeadline(c.writeUntil)
+}
+
+// begin sends the status line and the headers.
+func (c *call) begin(status int) {
+	c.status = status
+	c.firstByte = time.Since(c.Received)
+	c.overhead = c.firstByte - c.notOurs
+	h := c.w.Header()
+	h.Set("X-Tollgate-Overhead-Ms", strconv.FormatFloat(float64(c.overhead.Microseconds())/1000, 'f', 3, 64))
+	if len(c.warnings) > 0 {
+		h.Set("X-Tollgate-Warnings", strings.Join(c.warnings, ", "))
+	}
+	c.w.WriteHeader(status)
+}
+
+// answerJSON sends a whole answer.
+func (c *call) answerJSON(status int, body []byte) error {
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.begin(status)
+	return c.write(body)
+}
+
+// refuse sends c.err as the answer.
+func (c *call) refuse() {
+	f := asFailure(c.err)
+	status := f.statusOf(c.Principal.BudgetStatus)
+	h := c.w.Header()
+	f.hints(h)
+	if f.spoken != nil {
+		limitHeaders(h, []governance.Level{f.spoken.Level})
+	}
+	if f.closing {
+		h.Set("Connection", "close")
+	}
+	body := f.body
+	if body == nil {
+		body = encode(f.cause, status, c.anthropic, c.ID.String())
+	}
+	if c.r.Method == http.MethodHead {
+		c.begin(status)
+		return
+	}
+	if err := c.answerJSON(status, body); err != nil {
+		c.log.Debug().Err(err).Msg("error answer not sent")
+	}
+}
+
+// gone reports whether the client has left.
+func (c *call) gone() bool { return c.r.Context().Err() != nil }

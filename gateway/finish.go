@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/plugins"
+)
+
+// statusClientLeft is what the access log and the metrics say where the client left before it got a status.
+const statusClientLeft = 499
+
+// settle closes an attempt in the ledger and returns what was booked. It waits no longer than wait: while the store is
+// away the ledger keeps the settlement in its outbox. It does not depend on the client.
+func (c *call) settle(a *attempt, wait time.Duration) governance.Settlement {
+	a.ending.Generating = a.sending.generating()
+	s := a.ending.Settlement()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), wait)
+	defer cancel()
+	began := time.Now()
+	if err := c.g.ledger.Settle(ctx, s); err != nil && !errors.Is(err, governance.ErrAlreadyClosed) {
+		c.g.metrics.unsettled()
+		c.log.Warn().Err(err).Str(lognames.Outcome, string(s.Outcome)).Msg("settlement waits for the store")
+	}
+	c.g.metrics.settlement(time.Since(began).Seconds())
+	c.conclude(a, s)
+	return s
+}
+
+// finish ends a call, whatever became of it: panic, refusal, success, a client that left. It closes the account first, so
+// that a client that reads its answer finds it settled.
+func (c *call) finish() {
+	if p := recover(); p != nil {
+		c.err = panicked(p)
+		c.abort = c.status != 0
+	}
+	left := c.gone() || errors.Is(c.err, errClientLeft)
+	if a := c.open; a != nil {
+		a.ending.ClientLeft = a.ending.ClientLeft || left
+		wait := c.g.cfg.AnswerHold
+		if left {
+			wait = c.g.cfg.Settle
+		}
+		c.settle(a, wait)
+	}
+	switch {
+	case left && c.status == 0:
+		c.status = statusClientLeft
+	case c.err != nil && c.status == 0:
+		c.refuse()
+	}
+	c.g.chain.finish(c, c.err)
+	if c.claimed {
+		c.unclaim()
+	}
+	c.tell()
+}
+
+func (c *call) unclaim() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), c.g.cfg.Settle)
+	defer cancel()
+	if err := c.g.idem.Finish(ctx, c.Principal.Key.Num, c.wishes.idempotency, c.ID); err != nil {
+		c.log.Warn().Err(err).Msg("idempotency key left to expire")
+	}
+}
+
+// tell writes the call's one log line, counts it, and queues it for the recorders.
+func (c *call) tell() {
+	total := time.Since(c.Received)
+	code := ""
+	if c.err != nil && !errors.Is(c.err, errClientLeft) {
+		code = string(asFailure(c.err).cause.Code)
+	}
+	name := "none"
+	if c.route != nil {
+		name = c.route.name
+	}
+	c.g.metrics.requests(name, strconv.Itoa(c.status), code)
+	c.g.metrics.duration(total.Seconds(), name)
+	if c.firstByte > 0 {
+		c.g.metrics.firstByte(c.firstByte.Seconds(), name)
+		c.g.metrics.overhead(c.overhead.Seconds(), name)
+	}
+	line := c.log.Info()
+	if c.status >= http.StatusInternalServerError {
+		line = c.log.Error()
+	}
+	if c.err != nil {
+		line = line.Err(c.err)
+	}
+	line = line.Str(lognames.Method, c.r.Method).Int(lognames.Status, c.status).Str(lognames.Code, code).
+		Str(lognames.RemoteIP, c.RemoteIP).Float64(lognames.DurationMS, ms(total)).Float64(lognames.FirstByteMS, ms(c.firstByte)).
+		Float64(lognames.OverheadMS, ms(c.overhead)).Int64(lognames.Bytes, c.bytesOut)
+	if c.wishes.label != "" {
+		line = line.Str("client_request_id", c.wishes.label)
+	}
+	if n := len(c.attempts); n > 0 {
+		last := &c.attempts[n-1]
+		s := &last.Settlement
+		line = line.Int(lognames.Attempts, n).Str(lognames.Model, modelID(&c.Call)).Str(lognames.Provider, last.Target.Provider.Name).
+			Str(lognames.Target, last.Target.ID).Str(lognames.Outcome, string(s.Outcome)).Str(lognames.UsageSource, string(s.Source)).
+			Int64(lognames.TokensIn, s.Quantities.InputTokens()).Int64(lognames.TokensOut, s.Quantities.OutputTokens()).
+			Stringer(lognames.CostUSD, s.Cost)
+	}
+	line.Msg("call")
+	c.queue(total)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func modelID(c *plugins.Call) string {
+	if c.Resolved.Model == nil {
+		return ""
+	}
+	return c.Resolved.Model.ID
+}
+
+// queue gives the call to the recorders without its body and its credential. It never waits.
+func (c *call) queue(total time.Duration) {
+	if len(c.g.chain.recorders) == 0 || c.route == nil {
+		return
+	}
+	told := c.Call
+	told.Body, told.Credential = nil, secret.String{}
+	r := plugins.Record{
+		Call: &told, Status: c.status, Err: c.err, Attempts: c.attempts,
+		FirstByte: c.firstByte, Total: total, Overhead: c.overhead, BytesOut: c.bytesOut,
+	}
+	select {
+	case c.g.records <- r:
+	default:
+		c.g.metrics.dropped()
+	}
+}

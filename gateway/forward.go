@@ -1,0 +1,518 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/plugins"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+const maxErrorBody = 1 << 20 // bytes of an upstream's error that are read
+
+// attempt is one call to one target, from its reservation to its settlement.
+type attempt struct {
+	id       ids.ID
+	number   int // from 1
+	target   *governance.Target
+	provider providers.Provider
+	meter    providers.Meter
+	holds    []governance.Hold
+	ending   governance.Ending
+	sending  sending
+	carried  bool // settled together with the reservation of the next attempt
+
+	// The life of the upstream's side. timer ends it when the upstream is silent; watchers end it when others do.
+	cancel   context.CancelCauseFunc
+	ctx      context.Context
+	timer    *time.Timer
+	left     atomic.Bool // the client has left and the answer is read on for its usage
+	askUsage bool        // the usage frame of a stream is there because we asked for it
+}
+
+// forward tries the targets in their order until one answers. Every attempt is reserved on its own, under one deadline and
+// one budget of attempts. It returns nil once an answer has been sent.
+func (c *call) forward() error {
+	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(c.ctx()), c.deadline(), errSilent)
+	defer cancel()
+	var last error
+	targets := c.Resolved.Targets
+	for i := 0; i < len(targets) && c.Attempt < c.g.cfg.Attempts; i++ {
+		a, err := c.reserve(targets[i])
+		if err != nil {
+			if !passesOn(err) {
+				return err
+			}
+			if last == nil {
+				last = err
+			}
+			continue
+		}
+		more := i+1 < len(targets) && a.number < c.g.cfg.Attempts
+		err = c.try(ctx, a, more)
+		if err == nil || !more || c.status != 0 || !passesOn(err) {
+			return err
+		}
+		zerolog.Ctx(c.ctx()).Info().Err(err).Int(lognames.Attempt, a.number).Str(lognames.Target, a.target.ID).Msg("attempt failed, trying the next target")
+		last = err
+	}
+	return last
+}
+
+// deadline bounds the upstream's time of a call that does not stream. Streams end by silence alone.
+func (c *call) deadline() time.Time {
+	if c.Stream {
+		return time.Now().Add(c.g.cfg.StreamExpiry)
+	}
+	return time.Now().Add(c.g.cfg.Unary)
+}
+
+// passesOn reports whether another target may do better.
+func passesOn(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.next
+}
+
+// reserve admits one attempt at a target: access and price of the target that really runs, and every limit, in one
+// transaction that closes the attempt before it (ruling 17).
+func (c *call) reserve(t *governance.Target) (*attempt, error) {
+	for renewed := false; ; renewed = true {
+		c.Target = t
+		a, request, err := c.plan()
+		if err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		reservation, err := c.g.ledger.Reserve(c.ctx(), request)
+		took := time.Since(began).Seconds()
+		if err == nil {
+			c.g.metrics.admission(took, "admitted")
+			c.closed(request.Closes)
+			c.open, c.levels, c.Attempt = a, reservation.Levels, a.number
+			return a, nil
+		}
+		if d, ok := errors.AsType[*governance.Denial](err); ok {
+			c.g.metrics.admission(took, "refused")
+			c.closed(request.Closes)
+			f := denied(d, &c.Call, c.g.now())
+			f.next = onlyTarget(d)
+			return nil, f
+		}
+		c.g.metrics.admission(took, "undecided")
+		switch {
+		case errors.Is(err, governance.ErrStaleChain) && !renewed:
+			if t, err = c.renew(t); err != nil {
+				return nil, err
+			}
+			continue
+		case errors.Is(err, governance.ErrOverloaded):
+			return nil, &governance.Error{Code: governance.CodeGatewayOverloaded, Public: "Too many requests wait for admission.", Err: err}
+		case c.gone():
+			c.discard(a)
+			return nil, errClientLeft
+		}
+		return nil, &governance.Error{
+			Code: governance.CodeLimitStoreUnavailable, Public: "The limits cannot be checked at the moment, so nothing was forwarded.", Err: err,
+		}
+	}
+}
+
+// discard makes sure that an admission whose outcome nobody waited for holds nothing: the ledger keeps a tombstone if the
+// release comes first.
+func (c *call) discard(a *attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), c.g.cfg.AnswerHold)
+	defer cancel()
+	if err := c.g.ledger.Settle(ctx, a.ending.Settlement()); err != nil && !errors.Is(err, governance.ErrAlreadyClosed) {
+		c.log.Debug().Err(err).Msg("release of an abandoned admission is still open")
+	}
+}
+
+// onlyTarget reports whether nothing but limits of the target refused: another target may have room.
+func onlyTarget(d *governance.Denial) bool {
+	for i := range d.Refusals {
+		if d.Refusals[i].Limit.Scope.Type != governance.ScopeTarget {
+			return false
+		}
+	}
+	return true
+}
+
+// plan prepares the next attempt at c.Target.
+func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
+	t := c.Target
+	p := c.g.providers[t.ProviderKind]
+	if p == nil || !speaks(p, c.route.dialect) {
+		return nil, governance.ReserveRequest{}, &failure{
+			cause: &governance.Error{Code: governance.CodeModelNotAllowed, Public: "The model cannot be called by this path.", Param: "model"},
+			next:  true,
+		}
+	}
+	c.Attempt++ // what plugins see is the number of the attempt they charge
+	number := c.Attempt
+	holds, err := c.g.chain.charge(c.ctx(), c)
+	c.Attempt--
+	if err != nil {
+		return nil, governance.ReserveRequest{}, aboutTarget(err)
+	}
+	estimate, err := c.Demand.Estimate(t, holds)
+	if err != nil {
+		return nil, governance.ReserveRequest{}, err
+	}
+	if err := c.affords(t, estimate); err != nil {
+		return nil, governance.ReserveRequest{}, aboutTarget(err)
+	}
+	a := &attempt{
+		id: ids.New(c.g.now()), number: number, target: t, provider: p, meter: p.Meter(c.route.dialect), holds: holds,
+	}
+	a.ending = governance.Ending{ID: a.id, Reserved: estimate, Price: t.Price, OutputRate: t.OutputRate}
+	request := governance.ReserveRequest{
+		ID: a.id, Estimate: estimate, Holds: holds, HardExpiry: c.g.cfg.Unary + c.g.cfg.ExpiryMargin,
+		Origin: governance.Origin{
+			RequestID: c.ID, Attempt: number,
+			Organization: c.Principal.Organization, Team: c.Principal.Team, Key: c.Principal.Key, User: c.Principal.User,
+			EndUser: c.EndUserNum, Route: c.Route, Model: c.Model, Provider: t.Provider.Name,
+			UpstreamModel: t.UpstreamModel, TargetNum: t.Num, Unpriced: t.Unpriced(),
+		},
+	}
+	if c.Resolved.Model != nil {
+		request.Origin.ModelNum = c.Resolved.Model.Num
+	}
+	if t.Price != nil {
+		request.Origin.PriceNum = t.Price.Num
+	}
+	if c.Stream {
+		request.HardExpiry = c.g.cfg.StreamExpiry
+	}
+	if before := c.open; before != nil {
+		s := before.ending.Settlement()
+		if !s.Release {
+			s.Carry = carry(before.holds, holds)
+		}
+		request.Closes = &s
+	}
+	return a, request, nil
+}
+
+func speaks(p providers.Provider, d providers.Dialect) bool {
+	for _, s := range p.Speaks() {
+		if s == d {
+			return true
+		}
+	}
+	return false
+}
+
+// aboutTarget lets another target be tried where a plugin refused this one for its price.
+func aboutTarget(err error) error {
+	e, ok := errors.AsType[*governance.Error](err)
+	if ok && (e.Code == governance.CodeModelUnpriced || e.Code == governance.CodeMaxCostExceeded) {
+		return &failure{cause: e, next: true}
+	}
+	return err
+}
+
+// affords checks the client's own bound on the cost of the call.
+func (c *call) affords(t *governance.Target, e governance.Estimate) error {
+	if c.wishes.maxCost == nil {
+		return nil
+	}
+	cost, err := c.Demand.Cost(t, governance.ReserveDeclared)
+	if err != nil {
+		return err
+	}
+	if cost = max(cost, e.Cost); cost > *c.wishes.maxCost {
+		return &governance.Error{
+			Code: governance.CodeMaxCostExceeded, Param: headerMaxCost,
+			Public: "The request may cost up to " + cost.String() + " US dollars, more than its header " + headerMaxCost + " allows.",
+		}
+	}
+	return nil
+}
+
+// carry marks the requests and slots that the earlier attempt of the same call has taken already, and reports whether there
+// are any. A target's own count per attempt (ruling 17).
+func carry(before, now []governance.Hold) bool {
+	any := false
+	for i := range now {
+		l := now[i].Limit
+		once := l.Kind == governance.KindConcurrency || l.Metric == governance.MetricRequests
+		if !once || l.Scope.Type == governance.ScopeTarget {
+			continue
+		}
+		for j := range before {
+			if before[j].Limit.Num == l.Num && before[j].Subject == now[i].Subject {
+				now[i].Carried, any = true, true
+			}
+		}
+	}
+	return any
+}
+
+// closed notes that the attempt before was settled together with an admission, or with its refusal.
+func (c *call) closed(s *governance.Settlement) {
+	if s == nil || c.open == nil {
+		return
+	}
+	c.conclude(c.open, *s)
+}
+
+// renew gets newer limits after the store said that ours are old, and finds the target in them, if it is still offered.
+func (c *call) renew(t *governance.Target) (*governance.Target, error) {
+	ctx, cancel := context.WithTimeout(c.ctx(), c.g.cfg.CatalogWait)
+	defer cancel()
+	if err := c.g.catalogs.Refresh(ctx, c.Catalog.Version+1); err != nil && c.gone() {
+		return nil, errClientLeft
+	}
+	var err error
+	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
+		return nil, orUnavailable(err)
+	}
+	resolved, err := c.g.chain.resolve(c.ctx(), c)
+	if err != nil {
+		return nil, err
+	}
+	c.Resolved.Model = resolved.Model
+	for _, offered := range resolved.Targets {
+		if offered.Num == t.Num {
+			return offered, nil
+		}
+	}
+	return nil, &failure{cause: fault(governance.CodeModelNotFound, "The model is no longer served by this target."), next: true}
+}
+
+// try makes one attempt. It returns nil once its answer has been sent.
+func (c *call) try(ctx context.Context, a *attempt, more bool) error {
+	body, err := c.upstreamBody(a)
+	if err != nil {
+		return err
+	}
+	ctx, a.cancel = context.WithCancelCause(ctx)
+	defer a.cancel(errOver)
+	a.ctx = ctx
+	a.timer = time.AfterFunc(c.patience(more), func() { a.cancel(errSilent) })
+	defer a.timer.Stop()
+	defer context.AfterFunc(c.ctx(), func() { c.left(a) })()
+	defer context.AfterFunc(c.g.life.cut, func() { a.cancel(errCut) })()
+
+	up := providers.Upstream{BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential}
+	request, err := a.provider.NewRequest(a.sending.watch(ctx), up, c.route.dialect, c.r.Header, body)
+	if err != nil {
+		return &failure{cause: &governance.Error{
+			Code: governance.CodeUpstreamUnreachable, Public: "The provider cannot be called as it is configured.", Err: err,
+		}, next: true}
+	}
+	request.Header.Set("Accept-Encoding", "identity")
+	began := time.Now()
+	response, err := c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request)
+	c.notOurs += time.Since(began)
+	a.ending.Written = a.sending.written()
+	if err != nil {
+		return c.unanswered(a, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	a.ending.Written = true
+	plain, err := decoded(response)
+	if err != nil {
+		a.ending.Refused = response.StatusCode/100 != 2
+		return &failure{cause: &governance.Error{
+			Code: governance.CodeUpstreamInvalid, Public: "The provider's answer is compressed in a way that was not asked for.", Err: err,
+		}, next: true}
+	}
+	switch {
+	case response.StatusCode/100 != 2:
+		return c.refused(a, response, plain)
+	case streams(response.Header, c.Stream):
+		return c.relayStream(a, response, plain)
+	}
+	return c.relayWhole(a, response, plain)
+}
+
+// patience is how long an attempt may stay silent before its first byte. The last target gets all of the time (F212).
+func (c *call) patience(more bool) time.Duration {
+	wait := c.g.cfg.Unary
+	if c.Stream {
+		wait = c.g.cfg.FirstByte
+	}
+	if more && c.g.cfg.FailoverAfter > 0 {
+		wait = min(wait, c.g.cfg.FailoverAfter)
+	}
+	return wait
+}
+
+// left is told that the client has left. The target decides whether the answer is aborted or read on for its usage.
+func (c *call) left(a *attempt) {
+	if a.target.OnDisconnect != governance.DisconnectDrain {
+		a.cancel(errClientLeft)
+		return
+	}
+	select {
+	case c.g.drains <- struct{}{}:
+	default:
+		a.cancel(errClientLeft)
+		return
+	}
+	a.left.Store(true)
+	bound := time.AfterFunc(c.g.cfg.DrainTime, func() { a.cancel(errClientLeft) })
+	context.AfterFunc(a.ctx, func() {
+		bound.Stop()
+		<-c.g.drains
+	})
+}
+
+// upstreamBody is the client's body with the members that Tollgate owns set, and every other byte as it came.
+func (c *call) upstreamBody(a *attempt) ([]byte, error) {
+	var edits []jsonedit.Edit
+	if a.target.UpstreamModel != c.Model {
+		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
+	}
+	a.askUsage = false
+	if hasStreamOptions(c.route.dialect) {
+		asked, _, err := c.Body.Bool("stream_options", "include_usage")
+		_, given := c.Body.Get("stream_options")
+		switch {
+		case err != nil:
+			return nil, unreadable(err)
+		case a.target.NoStreamOptions && given:
+			edits = append(edits, jsonedit.At("stream_options").Delete())
+		case c.Stream && !asked && !a.target.NoStreamOptions:
+			edits = append(edits, jsonedit.At("stream_options", "include_usage").Bool(true))
+			a.askUsage = true
+		}
+	}
+	if len(edits) == 0 {
+		return c.Body.Bytes(), nil
+	}
+	body, err := c.Body.With(edits...)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	return body, nil
+}
+
+// hasStreamOptions reports whether streams of a dialect carry usage only where it is asked for.
+func hasStreamOptions(d providers.Dialect) bool {
+	return d == providers.OpenAIChat || d == providers.OpenAICompletions
+}
+
+// streams reports whether an answer is a stream of events. Some upstreams label theirs as text.
+func streams(h http.Header, asked bool) bool {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err == nil && media == "text/event-stream" {
+		return true
+	}
+	return asked && (err != nil || media != "application/json" && !strings.HasSuffix(media, "+json"))
+}
+
+// unanswered explains a request that got no status: why it ended, and whether the upstream can have seen any of it.
+func (c *call) unanswered(a *attempt, err error) error {
+	f := &failure{next: true, shouldRetry: "true"}
+	if a.ending.Written {
+		f.shouldRetry, f.meshFinal = "false", true
+	}
+	switch cause := context.Cause(a.ctx); {
+	case errors.Is(cause, errClientLeft):
+		a.ending.ClientLeft = true
+		return errClientLeft
+	case errors.Is(cause, errCut):
+		a.ending.Cut = true
+		f.next = false
+		f.cause = &governance.Error{Code: governance.CodeGatewayOverloaded, Public: "This gateway is shutting down.", Err: err}
+	case cause != nil || isTimeout(err) && a.ending.Written:
+		a.ending.TimedOut = true
+		f.cause = &governance.Error{Code: governance.CodeUpstreamTimeout, Public: "The provider did not answer in time.", Err: err}
+	default:
+		f.cause = &governance.Error{Code: governance.CodeUpstreamUnreachable, Public: "The provider cannot be reached.", Err: err}
+	}
+	return f
+}
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && t.Timeout()
+}
+
+// refused passes an upstream's refusal on: untouched where it is about the caller's request, hidden where it is about our
+// credential or account.
+func (c *call) refused(a *attempt, response *http.Response, plain io.Reader) error {
+	a.ending.Refused = true
+	body, err := io.ReadAll(io.LimitReader(plain, maxErrorBody))
+	if err != nil && errors.Is(context.Cause(a.ctx), errClientLeft) {
+		a.ending.ClientLeft = true
+		return errClientLeft
+	}
+	why := a.provider.Classify(response.StatusCode, response.Header, body)
+	return c.refusal(a, response.StatusCode, response.Header, body, why)
+}
+
+func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why providers.Failure) error {
+	if why.OurFault {
+		// The text may name our account: it is for the operator alone.
+		zerolog.Ctx(c.ctx()).Error().Int(lognames.Status, status).Str(lognames.Provider, a.target.Provider.Name).
+			Str(lognames.Code, string(why.Code)).Msg("provider refused our credential or account")
+		return &failure{cause: &governance.Error{
+			Code: why.Code, Public: "The provider refused this gateway's own account.", Err: statusError(status),
+		}, next: true}
+	}
+	if status < http.StatusBadRequest {
+		return &failure{cause: &governance.Error{
+			Code: governance.CodeUpstreamInvalid, Public: "The provider's answer is neither a success nor an error.", Err: statusError(status),
+		}, next: true}
+	}
+	f := &failure{
+		cause:  &governance.Error{Code: why.Code, Public: why.Public, Err: statusError(status)},
+		status: status, next: why.TryNext, retryAfter: h.Get("Retry-After"),
+	}
+	if _, known := answers[f.cause.Code]; !known {
+		f.cause.Code = governance.CodeUpstreamInvalid
+	}
+	body = c.mask(a, body)
+	if isObject(body) {
+		f.body = body
+	} else if text := strings.ToValidUTF8(strings.TrimSpace(string(body)), "\uFFFD"); text != "" {
+		f.cause.Public = text
+	}
+	if a.number > 1 && status >= http.StatusInternalServerError {
+		f.shouldRetry = "false" // it was tried again already: the SDK's retries would multiply with ours (F215)
+	}
+	return f
+}
+
+// mask hides the target's credential where an upstream's error repeats it (ruling 40).
+func (c *call) mask(a *attempt, body []byte) []byte {
+	if a.target.Credential.IsZero() {
+		return body
+	}
+	return bytes.ReplaceAll(body, []byte(a.target.Credential.Reveal()), []byte("[secret]"))
+}
+
+type statusError int
+
+func (s statusError) Error() string { return "upstream status " + http.StatusText(int(s)) }
+
+// conclude takes note of a closed attempt.
+func (c *call) conclude(a *attempt, s governance.Settlement) {
+	c.open = nil
+	c.g.metrics.attempts(a.target.Provider.Name, string(s.Outcome))
+	if s.Outcome == governance.OutcomeComplete && s.Source == governance.UsageEstimate {
+		c.g.metrics.noUsage(a.target.Provider.Name)
+	}
+	c.attempts = append(c.attempts, plugins.Attempt{
+		ID: a.id, Target: a.target, Settlement: s, RawUsage: a.meter.Facts().Usage.Raw,
+	})
+}

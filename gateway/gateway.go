@@ -1,0 +1,249 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/plugins"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+// Options is all that a Gateway is made of. Only Idempotency, DialControl and Ready may be nil.
+type Options struct {
+	Config      Config
+	Chain       []Link // in the configuration's order
+	Providers   []providers.Provider
+	Ledger      governance.Ledger
+	Catalogs    governance.Catalogs
+	EndUsers    governance.EndUsers
+	Spend       governance.SpendStore
+	Idempotency governance.IdempotencyStore // nil: Idempotency-Key is refused
+	// Now is the database's clock as it is known here: ids of requests and attempts carry it.
+	Now     func() time.Time
+	Log     zerolog.Logger
+	Metrics plugins.Registry
+	// DialControl may refuse a resolved address before it is connected to; it guards against providers that a tenant points
+	// at the inside of the network.
+	DialControl func(ctx context.Context, network, address string, c syscall.RawConn) error
+	// Ready reports whether the schema is new enough and what else the process needs to begin. It must answer from memory.
+	Ready func() error
+}
+
+// Gateway is the data plane of one process. It starts no goroutine by itself: see Run.
+type Gateway struct {
+	cfg       Config
+	chain     *chain
+	providers map[string]providers.Provider
+	upstreams upstreams
+	ledger    governance.Ledger
+	catalogs  governance.Catalogs
+	endUsers  governance.EndUsers
+	spend     governance.SpendStore
+	idem      governance.IdempotencyStore
+	now       func() time.Time
+	log       zerolog.Logger
+	metrics   metrics
+	ready     func() error
+	handler   *echo.Echo
+
+	bodies  byteBudget
+	drains  chan struct{} // one token for each answer that is read on without its client
+	records chan plugins.Record
+	life    lifetime
+	loaded  atomic.Bool // the configuration was read once
+}
+
+// New builds a gateway or reports every fault of its configuration.
+func New(o Options) (*Gateway, error) {
+	if err := o.Config.Validate(); err != nil {
+		return nil, fmt.Errorf("check gateway settings: %w", err)
+	}
+	ch, err := newChain(o.Chain, o.Log, o.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("build the chain: %w", err)
+	}
+	g := &Gateway{
+		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
+		upstreams: newUpstreams(o.Config, o.DialControl),
+		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency,
+		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics), ready: o.Ready,
+		drains:  make(chan struct{}, o.Config.Drains),
+		records: make(chan plugins.Record, o.Config.RecordQueue),
+	}
+	for _, p := range o.Providers {
+		g.providers[p.Kind()] = p
+	}
+	g.bodies.left.Store(o.Config.MaxBodiesInFlight)
+	g.life.cut, g.life.cutNow = context.WithCancelCause(context.Background())
+	g.handler = g.mount()
+	return g, nil
+}
+
+// Handler serves the traffic listener. Its server must have no WriteTimeout: streams have deadlines event by event.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.enter) }
+
+// PrintChain writes the chain in the order in which it runs, a line for each plugin's part in a stage.
+func (g *Gateway) PrintChain(w io.Writer) error { return g.chain.print(w) }
+
+// Run hands finished calls to the recorders until ctx ends and the queue is empty. The application runs it once, and ends
+// it after Shutdown.
+func (g *Gateway) Run(ctx context.Context) error {
+	for {
+		select {
+		case r := <-g.records:
+			g.chain.record(ctx, r)
+		case <-ctx.Done():
+			ctx = context.WithoutCancel(ctx)
+			for {
+				select {
+				case r := <-g.records:
+					g.chain.record(ctx, r)
+				default:
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// Drain makes the gateway unready and changes nothing else: load balancers see it and send new calls elsewhere.
+func (g *Gateway) Drain() { g.life.drain() }
+
+// Shutdown refuses new calls and waits for those in flight. When ctx ends it cuts what is left: streams end with an error
+// event, and everything is settled before Shutdown returns. The error says how many calls were cut.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	g.life.drain()
+	idle := g.life.close()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = fmt.Errorf("cut %d calls: %w", g.life.count(), ctx.Err())
+		g.life.cutNow(errCut)
+		timer := time.NewTimer(g.cfg.Settle + g.cfg.ClientWrite)
+		defer timer.Stop()
+		select {
+		case <-idle:
+		case <-timer.C:
+			err = errors.Join(err, fmt.Errorf("%d calls did not end", g.life.count()))
+		}
+	}
+	g.life.cutNow(errCut)
+	g.upstreams.close()
+	return err
+}
+
+// InFlight is the number of calls that are being served.
+func (g *Gateway) InFlight() int { return g.life.count() }
+
+// Why an attempt's context ended, when it did not end by itself.
+var (
+	errCut        = errors.New("cut by shutdown")
+	errSilent     = errors.New("upstream silent for too long")
+	errClientLeft = errors.New("client left")
+	errOver       = errors.New("attempt is over")
+)
+
+// lifetime counts the calls of a gateway and knows whether it takes new ones.
+type lifetime struct {
+	mu       sync.Mutex
+	draining bool
+	closed   bool
+	calls    int
+	idle     chan struct{} // closed once there is no call left after close
+	cut      context.Context
+	cutNow   context.CancelCauseFunc
+}
+
+func (l *lifetime) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.calls++
+	return true
+}
+
+func (l *lifetime) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls--
+	if l.closed && l.calls == 0 {
+		close(l.idle)
+	}
+}
+
+func (l *lifetime) drain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.draining = true
+}
+
+func (l *lifetime) isDraining() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.draining
+}
+
+func (l *lifetime) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
+}
+
+// close takes no new calls and returns what is closed when the last one has left.
+func (l *lifetime) close() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.closed = true
+		l.idle = make(chan struct{})
+		if l.calls == 0 {
+			close(l.idle)
+		}
+	}
+	return l.idle
+}
+
+// metrics are the gateway's own. Labels come from the route table, the code table and configured ids.
+type metrics struct {
+	requests   func(values ...string)
+	attempts   func(values ...string)
+	noUsage    func(values ...string)
+	unsettled  func(values ...string)
+	dropped    func(values ...string)
+	duration   func(value float64, values ...string)
+	firstByte  func(value float64, values ...string)
+	overhead   func(value float64, values ...string)
+	admission  func(value float64, values ...string)
+	settlement func(value float64, values ...string)
+}
+
+func newMetrics(r plugins.Registry) metrics {
+	fast := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	slow := []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	return metrics{
+		requests:   r.Counter("tollgate_gateway_requests_total", "Calls by route, status and error code.", "route", "status", "code"),
+		attempts:   r.Counter("tollgate_gateway_attempts_total", "Upstream attempts by provider and outcome.", "provider", "outcome"),
+		noUsage:    r.Counter("tollgate_gateway_usage_missing_total", "Whole answers without valid usage, by provider.", "provider"),
+		unsettled:  r.Counter("tollgate_gateway_settlements_late_total", "Settlements that had not committed when the answer ended."),
+		dropped:    r.Counter("tollgate_gateway_records_dropped_total", "Finished calls that the recorders' queue had no room for."),
+		duration:   r.Histogram("tollgate_gateway_request_duration_seconds", "Time from a call's arrival to its end.", slow, "route"),
+		firstByte:  r.Histogram("tollgate_gateway_first_byte_seconds", "Time from a call's arrival to the first byte of its answer.", slow, "route"),
+		overhead:   r.Histogram("tollgate_gateway_overhead_seconds", "Tollgate's own share of a call, up to the first byte of its answer.", fast, "route"),
+		admission:  r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", fast, "result"),
+		settlement: r.Histogram("tollgate_gateway_settlement_seconds", "Time of a settlement in the ledger.", fast),
+	}
+}

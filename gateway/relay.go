@@ -1,0 +1,416 @@
+package gateway
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+const (
+	maxAhead       = 64 << 10        // bytes of comments and blank lines that are held back while a stream's status is open
+	maxCostHeader  = 1 << 20         // bytes of a unary answer up to which its cost stands in a header (ruling 37)
+	afterTerminal  = 2 * time.Second // how long an upstream may keep its connection open behind the terminal event
+	contentStream  = "text/event-stream"
+	contentJSON    = "application/json"
+	doneEvent      = "[DONE]"
+	invalidMessage = "The provider's answer is not valid."
+)
+
+// decoded returns the answer's body without a coding that the upstream applied although it was asked for none. The headers
+// of the coding go with it.
+func decoded(response *http.Response) (io.Reader, error) {
+	var plain io.Reader
+	var err error
+	switch coding := strings.ToLower(response.Header.Get("Content-Encoding")); coding {
+	case "", "identity":
+		return response.Body, nil
+	case "gzip", "x-gzip":
+		plain, err = gzip.NewReader(response.Body)
+	case "deflate":
+		plain, err = zlib.NewReader(response.Body)
+	default:
+		return nil, fmt.Errorf("content coding %q", coding)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open compressed answer: %w", err)
+	}
+	response.Header.Del("Content-Encoding")
+	response.Header.Del("Content-Length")
+	return plain, nil
+}
+
+// answerHeaders sets what every answer of an upstream is accompanied by. Of the upstream's own headers only the content
+// type comes through.
+func (c *call) answerHeaders(a *attempt, contentType string) {
+	h := c.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("X-Tollgate-Provider", headerText(a.target.Provider.Name))
+	h.Set("X-Tollgate-Model", headerText(a.target.UpstreamModel))
+	h.Set("X-Tollgate-Attempts", strconv.Itoa(a.number))
+	h.Set("X-Tollgate-Tokens-Reserved", strconv.FormatInt(a.ending.Reserved.Quantities.Tokens(), 10))
+	limitHeaders(h, c.levels)
+}
+
+// headerText makes a configured name fit for a header.
+func headerText(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// relayWhole passes on an answer that is no stream. Its account is settled before its last byte goes out, so that the next
+// call on any replica sees what this one used (ruling 31).
+func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) error {
+	began := time.Now()
+	body, err := io.ReadAll(io.LimitReader(plain, c.g.cfg.MaxAnswer+1))
+	c.notOurs += time.Since(began)
+	a.ending.FirstByte = len(body) > 0
+	switch {
+	case err != nil:
+		return c.broken(a, err)
+	case int64(len(body)) > c.g.cfg.MaxAnswer:
+		return &failure{cause: fault(governance.CodeUpstreamInvalid, "The provider's answer is larger than this gateway accepts.")}
+	case !json.Valid(body):
+		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
+	}
+	a.meter.Body(body)
+	facts := a.meter.Facts()
+	if facts.ErrorBody != nil {
+		return c.refusedInside(a, response, body)
+	}
+	a.look(facts)
+	if data, err := c.g.chain.guardEvent(a.ctx, c, sse.Event{Raw: body, Data: body}); err != nil {
+		a.ending.Blocked = true
+		return err
+	} else if data != nil {
+		body = data
+	}
+	settled := c.settle(a, c.g.cfg.AnswerHold)
+	if a.left.Load() {
+		return errClientLeft
+	}
+	contentType := response.Header.Get("Content-Type")
+	if contentType == "" {
+		contentType = contentJSON
+	}
+	c.answerHeaders(a, contentType)
+	h := c.w.Header()
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if len(body) <= maxCostHeader && !a.target.Unpriced() {
+		h.Set("X-Tollgate-Cost-Usd", settled.Cost.String())
+	}
+	c.begin(response.StatusCode)
+	if err := c.write(body); err != nil {
+		c.abort = true
+		return errClientLeft
+	}
+	return nil
+}
+
+// look takes over what a meter has found.
+func (a *attempt) look(f providers.Facts) {
+	a.ending.Terminal = f.Terminal
+	a.ending.OutputBytes = f.OutputLen
+	if f.HasUsage && !f.BadUsage {
+		a.ending.Usage = &f.Usage
+	}
+}
+
+// refusedInside answers for an upstream that wrapped its refusal into a success (F077, F131): with the status that the
+// error names, else with that of what it means.
+func (c *call) refusedInside(a *attempt, response *http.Response, body []byte) error {
+	a.ending.Refused, a.ending.FirstByte = true, false
+	why := a.provider.Classify(response.StatusCode, response.Header, body)
+	status := namedStatus(body)
+	if status == 0 {
+		status = answers[why.Code].status
+	}
+	return c.refusal(a, status, response.Header, body, why)
+}
+
+// namedStatus returns the status that an error object names as its code; 0: none.
+func namedStatus(body []byte) int {
+	var object struct {
+		Error struct {
+			Code json.RawMessage `json:"code"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &object) != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.Trim(string(object.Error.Code), `"`))
+	if err != nil || n < http.StatusBadRequest || n > 599 {
+		return 0
+	}
+	return n
+}
+
+// stream is the state of a relay.
+type stream struct {
+	events  *sse.Reader
+	ahead   []byte // what came before the first event, held back until the status is known
+	sent    int    // events that carried data
+	ragged  bool   // the last event that was sent lacks its blank line
+	pending bool   // something was written and not flushed
+	said    bool   // the upstream has sent an error of its own
+}
+
+// relayStream passes a stream on as it comes: no frame is merged, split or held back, but the terminal one until the
+// account is settled. The meter and the observers look on. There is no goroutine and no queue: a client that reads slowly
+// slows the upstream down.
+func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader) error {
+	s := &stream{events: sse.NewReader(plain)}
+	waiting := time.Now()
+	for {
+		ev, err := s.events.Next()
+		if err != nil {
+			if c.status == 0 {
+				c.notOurs += time.Since(waiting)
+			}
+			return c.streamEnded(a, s, err)
+		}
+		content := len(ev.Data) > 0 && string(ev.Name) != "ping"
+		if content {
+			a.timer.Reset(c.g.cfg.Idle)
+		}
+		a.meter.Event(ev)
+		facts := a.meter.Facts()
+		c.g.chain.observe(c, ev)
+		if c.status == 0 {
+			if !content && len(s.ahead)+len(ev.Raw) <= maxAhead {
+				s.ahead = append(s.ahead, ev.Raw...)
+				continue
+			}
+			c.notOurs += time.Since(waiting)
+			if facts.ErrorBody != nil {
+				return c.refusedInside(a, response, facts.ErrorBody)
+			}
+			c.answerHeaders(a, contentStream)
+			c.w.Header().Set("Cache-Control", "no-cache")
+			c.w.Header().Set("X-Accel-Buffering", "no")
+			c.begin(http.StatusOK)
+			if err := c.pass(a, s, s.ahead); err != nil {
+				return err
+			}
+		}
+		a.ending.FirstByte = a.ending.FirstByte || content
+		s.said = s.said || facts.ErrorBody != nil
+		raw := ev.Raw
+		if content {
+			data, err := c.g.chain.guardEvent(a.ctx, c, ev)
+			if err != nil {
+				a.ending.Blocked = true
+				return c.cutOff(a, s, asFailure(err).cause)
+			}
+			if data != nil {
+				raw = event(ev.Name, data)
+			}
+		}
+		if a.askUsage && facts.UsageOnly {
+			raw = nil // the client did not ask for this frame (ruling 36)
+		}
+		if isLast(c.route.dialect, ev, facts) && c.open == a {
+			if err := c.flushStream(a, s); err != nil {
+				return err
+			}
+			a.look(facts)
+			a.ending.ClientLeft = a.left.Load()
+			c.settle(a, c.g.cfg.AnswerHold)
+			a.timer.Reset(afterTerminal)
+		}
+		if err := c.pass(a, s, raw); err != nil {
+			return err
+		}
+		if content {
+			s.sent++
+		}
+		if !s.events.Buffered() {
+			if err := c.flushStream(a, s); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// isLast reports whether an event is the dialect's terminal one: nothing that counts comes behind it.
+func isLast(d providers.Dialect, ev sse.Event, f providers.Facts) bool {
+	if hasStreamOptions(d) {
+		return string(bytes.TrimSpace(ev.Data)) == doneEvent
+	}
+	return f.Terminal
+}
+
+// pass writes a piece of a stream to the client, unless it has left.
+func (c *call) pass(a *attempt, s *stream, raw []byte) error {
+	if len(raw) == 0 || a.left.Load() {
+		return nil
+	}
+	s.pending = true
+	s.ragged = !bytes.HasSuffix(raw, []byte("\n\n")) && !bytes.HasSuffix(raw, []byte("\r\n\r\n")) && !bytes.HasSuffix(raw, []byte("\r\r"))
+	return c.reached(a, c.write(raw))
+}
+
+func (c *call) flushStream(a *attempt, s *stream) error {
+	if !s.pending || a.left.Load() {
+		return nil
+	}
+	s.pending = false
+	return c.reached(a, c.flush())
+}
+
+// reached turns a failed write into the client's leaving: it went away, or it has stopped reading for too long.
+func (c *call) reached(a *attempt, err error) error {
+	if err == nil || a.left.Load() {
+		return nil
+	}
+	c.abort = true
+	c.left(a)
+	if a.left.Load() {
+		return nil // read on for the usage
+	}
+	a.look(a.meter.Facts())
+	a.ending.ClientLeft = true
+	return errClientLeft
+}
+
+// streamEnded decides what the end of a stream was.
+func (c *call) streamEnded(a *attempt, s *stream, err error) error {
+	facts := a.meter.Facts()
+	if c.open == a {
+		a.look(facts)
+	}
+	clean := errors.Is(err, io.EOF)
+	if c.open != a || clean && (facts.Terminal || facts.Finished) {
+		if c.open == a {
+			a.ending.Terminal = true
+			if err := c.flushStream(a, s); err != nil {
+				return err
+			}
+			a.ending.ClientLeft = a.left.Load()
+			c.settle(a, c.g.cfg.AnswerHold)
+		}
+		if c.status == 0 {
+			return c.noEvents(a)
+		}
+		if a.left.Load() {
+			return errClientLeft
+		}
+		return c.flushStream(a, s)
+	}
+	if c.status == 0 {
+		if clean {
+			return c.noEvents(a)
+		}
+		return c.broken(a, err)
+	}
+	failed := c.broken(a, err)
+	if errors.Is(failed, errClientLeft) {
+		return failed
+	}
+	return c.cutOff(a, s, asFailure(failed).cause)
+}
+
+// noEvents answers for a success that had no event in it.
+func (c *call) noEvents(a *attempt) error {
+	a.ending.Terminal = false
+	return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
+}
+
+// broken explains an answer that ended before its end.
+func (c *call) broken(a *attempt, err error) error {
+	f := &failure{next: true, shouldRetry: "false", meshFinal: true}
+	switch cause := context.Cause(a.ctx); {
+	case errors.Is(cause, errClientLeft) || cause == nil && a.left.Load():
+		a.ending.ClientLeft = true
+		return errClientLeft
+	case errors.Is(cause, errCut):
+		a.ending.Cut = true
+		f.next = false
+		f.cause = &governance.Error{Code: governance.CodeGatewayOverloaded, Public: "This gateway is shutting down.", Err: err}
+	case cause != nil:
+		a.ending.TimedOut = true
+		f.cause = &governance.Error{Code: governance.CodeUpstreamTimeout, Public: "The provider has fallen silent.", Err: err}
+	case errors.Is(err, sse.ErrEventTooLarge):
+		f.cause = &governance.Error{Code: governance.CodeUpstreamInvalid, Public: invalidMessage, Err: err}
+	default:
+		f.cause = &governance.Error{Code: governance.CodeUpstreamAborted, Public: "The provider broke off its answer.", Err: err}
+	}
+	return f
+}
+
+// cutOff ends a stream that has begun with an error event in the route's dialect, and then the connection: a clean end
+// would make the answer look whole (F083).
+func (c *call) cutOff(a *attempt, s *stream, e *governance.Error) error {
+	if c.status == 0 {
+		return e
+	}
+	c.abort = true
+	a.look(a.meter.Facts())
+	c.settle(a, c.g.cfg.AnswerHold)
+	if a.left.Load() {
+		return errClientLeft
+	}
+	if !s.said {
+		raw := c.errorEvent(e, s.sent)
+		if s.ragged {
+			raw = append([]byte("\n"), raw...)
+		}
+		if err := c.pass(a, s, raw); err != nil {
+			return err
+		}
+	}
+	if err := c.flushStream(a, s); err != nil {
+		return err
+	}
+	return &failure{cause: e}
+}
+
+type responsesError struct {
+	Type           string  `json:"type"`
+	Code           string  `json:"code"`
+	Message        string  `json:"message"`
+	Param          *string `json:"param"`
+	SequenceNumber int     `json:"sequence_number"`
+}
+
+// errorEvent writes an error as a stream's dialect does. sent is the number of events before it.
+func (c *call) errorEvent(e *governance.Error, sent int) []byte {
+	if c.route.dialect == providers.OpenAIResponses {
+		b, _ := json.Marshal(responsesError{"error", string(e.Code), e.Public, orNull(e.Param), sent}) // plain data
+		return event([]byte("error"), b)
+	}
+	return event(nil, encode(e, answers[e.Code].status, false, c.ID.String()))
+}
+
+// event writes one event. Each line of data becomes a line of its own.
+func event(name, data []byte) []byte {
+	var b bytes.Buffer
+	if name != nil {
+		b.WriteString("event: ")
+		b.Write(name)
+		b.WriteByte('\n')
+	}
+	for line := range bytes.Lines(data) {
+		b.WriteString("data: ")
+		b.Write(bytes.TrimRight(line, "\n"))
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+	return b.Bytes()
+}
