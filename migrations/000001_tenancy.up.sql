@@ -16,12 +16,32 @@ BEGIN
     END LOOP;
 END
 $$;
-ALTER ROLE tollgate_gateway SET lock_timeout = '2s';
-ALTER ROLE tollgate_gateway SET statement_timeout = '3s';
-ALTER ROLE tollgate_gateway SET idle_in_transaction_session_timeout = '5s';
-ALTER ROLE tollgate_control SET lock_timeout = '2s';
-ALTER ROLE tollgate_control SET statement_timeout = '10s';
-ALTER ROLE tollgate_control SET idle_in_transaction_session_timeout = '10s';
+-- Only what differs is set, since two databases of one cluster may be migrated at the same time and the catalogue refuses
+-- concurrent changes of one row.
+DO $$
+DECLARE
+    wanted record;
+BEGIN
+    FOR wanted IN
+        SELECT w.role, w.name, w.setting
+        FROM (VALUES
+            ('tollgate_gateway', 'lock_timeout', '2s'),
+            ('tollgate_gateway', 'statement_timeout', '3s'),
+            ('tollgate_gateway', 'idle_in_transaction_session_timeout', '5s'),
+            ('tollgate_control', 'lock_timeout', '2s'),
+            ('tollgate_control', 'statement_timeout', '10s'),
+            ('tollgate_control', 'idle_in_transaction_session_timeout', '10s')
+        ) AS w (role, name, setting)
+        WHERE NOT EXISTS (
+            SELECT FROM pg_db_role_setting AS s
+            JOIN pg_roles AS r ON r.oid = s.setrole
+            WHERE s.setdatabase = 0 AND r.rolname = w.role AND w.name || '=' || w.setting = ANY (s.setconfig)
+        )
+    LOOP
+        EXECUTE format('ALTER ROLE %I SET %I = %L', wanted.role, wanted.name, wanted.setting);
+    END LOOP;
+END
+$$;
 
 CREATE SCHEMA tollgate;
 GRANT USAGE ON SCHEMA tollgate TO tollgate_gateway, tollgate_control;
@@ -251,6 +271,16 @@ CREATE TABLE tollgate.price_versions (
     UNIQUE (provider, upstream_model, effective_from)
 );
 
+-- Whatever a limit may name, by its kind and number. An end user has no id but its name.
+CREATE VIEW tollgate.subjects (type, id, public_id, name) AS
+SELECT 'organization', id, public_id, name FROM tollgate.organizations
+UNION ALL SELECT 'team', id, public_id, name FROM tollgate.teams
+UNION ALL SELECT 'key', id, public_id, name FROM tollgate.virtual_keys
+UNION ALL SELECT 'user', id, public_id, name FROM tollgate.users
+UNION ALL SELECT 'end_user', id, name, name FROM tollgate.end_users
+UNION ALL SELECT 'model', id, public_id, name FROM tollgate.models
+UNION ALL SELECT 'target', id, public_id, upstream_model FROM tollgate.targets;
+
 -- Nano-dollars per million units. The unit is the number of governance.Unit.
 CREATE TABLE tollgate.price_units (
     price_id     bigint NOT NULL REFERENCES tollgate.price_versions,
@@ -301,6 +331,55 @@ CREATE TABLE tollgate.idempotency_keys (
     body_hash       bytea NOT NULL CHECK (octet_length(body_hash) = 32),
     request_id      uuid NOT NULL,
     finished        boolean NOT NULL DEFAULT false,
+    claimed_until   timestamptz NOT NULL, -- a claim that its gateway never finished ends here
     expires_at      timestamptz NOT NULL,
     PRIMARY KEY (key_id, idempotency_key)
 );
+CREATE INDEX idempotency_keys_expiry ON tollgate.idempotency_keys (expires_at);
+
+-- What was recorded stays as it was, whichever role comes: not even the owner changes it by an ordinary statement.
+CREATE FUNCTION tollgate.refuse_change() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'rows of % are only ever added', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+CREATE TRIGGER audit_log_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON tollgate.audit_log
+    FOR EACH STATEMENT EXECUTE FUNCTION tollgate.refuse_change();
+CREATE TRIGGER price_versions_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON tollgate.price_versions
+    FOR EACH STATEMENT EXECUTE FUNCTION tollgate.refuse_change();
+CREATE TRIGGER price_units_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON tollgate.price_units
+    FOR EACH STATEMENT EXECUTE FUNCTION tollgate.refuse_change();
+
+-- The data plane reads what it needs to decide and writes nothing that could widen what a caller may do. It reads neither
+-- the record of changes nor who is a member of what.
+GRANT SELECT ON
+    tollgate.config_state, tollgate.config_changes, tollgate.organizations, tollgate.teams, tollgate.users,
+    tollgate.end_users, tollgate.virtual_keys, tollgate.key_secrets, tollgate.providers, tollgate.targets, tollgate.models,
+    tollgate.model_targets, tollgate.limits, tollgate.price_versions, tollgate.price_units, tollgate.output_statistics,
+    tollgate.secret_checks, tollgate.idempotency_keys, tollgate.subjects
+    TO tollgate_gateway;
+GRANT INSERT ON tollgate.end_users TO tollgate_gateway;
+GRANT UPDATE (last_used_at) ON tollgate.virtual_keys TO tollgate_gateway;
+GRANT INSERT, UPDATE, DELETE ON tollgate.idempotency_keys, tollgate.output_statistics TO tollgate_gateway;
+
+GRANT SELECT ON ALL TABLES IN SCHEMA tollgate TO tollgate_control;
+GRANT INSERT, UPDATE ON
+    tollgate.organizations, tollgate.teams, tollgate.users, tollgate.memberships, tollgate.end_users, tollgate.virtual_keys,
+    tollgate.key_secrets, tollgate.providers, tollgate.targets, tollgate.models, tollgate.limits
+    TO tollgate_control;
+GRANT INSERT ON tollgate.config_changes, tollgate.price_versions, tollgate.price_units, tollgate.audit_log,
+    tollgate.secret_checks TO tollgate_control;
+GRANT UPDATE ON tollgate.config_state TO tollgate_control;
+GRANT INSERT, DELETE ON tollgate.model_targets TO tollgate_control;
+GRANT DELETE ON tollgate.config_changes, tollgate.end_users TO tollgate_control;
+GRANT INSERT, UPDATE, DELETE ON tollgate.idempotency_keys, tollgate.output_statistics TO tollgate_control;
+
+-- A server asks whether the schema is new enough.
+DO $$
+BEGIN
+    IF to_regclass('schema_migrations') IS NOT NULL THEN
+        GRANT SELECT ON schema_migrations TO tollgate_gateway, tollgate_control;
+    END IF;
+END
+$$;

@@ -62,6 +62,7 @@ const (
 	Target       Kind = "tgt"
 	Limit        Kind = "lim"
 	Price        Kind = "price"
+	Membership   Kind = "mem"
 )
 
 // Base62 is the alphabet of public ids and virtual keys, in the order of its digits.

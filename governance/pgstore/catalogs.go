@@ -1,0 +1,360 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/seal"
+)
+
+const (
+	defaultPoll   = 400 * time.Millisecond
+	defaultMaxAge = 5 * time.Second
+	// pollTimeout bounds one look at the version, loadTimeout one reading of everything.
+	pollTimeout = 2 * time.Second
+	loadTimeout = 30 * time.Second
+	// listenPing is how long a listening connection may be silent before it is asked whether it lives.
+	listenPing = 30 * time.Second
+	// rereadAfter is when everything is read anew though nothing was changed, for the statistics of outputs.
+	rereadAfter = time.Minute
+	// reconnect is the mean wait before a lost connection is replaced.
+	reconnect = time.Second
+)
+
+// changeKinds are the kinds of rows that caches depend on.
+var changeKinds = []string{
+	"organization", "team", "user", "membership", "key", "provider", "target", "model", "limit", "price",
+}
+
+// CatalogOptions says how a picture of the configuration is kept up to date.
+type CatalogOptions struct {
+	// Direct is where to listen for notifications: not through a transaction pooler. The zero value: only poll.
+	Direct Options
+	// Poll is the interval between looks at the version; 0: 400 ms.
+	Poll time.Duration
+	// MaxAge is for how long a picture may go unconfirmed before it must not be used; 0: 5 s.
+	MaxAge time.Duration
+	Log    zerolog.Logger
+}
+
+// Catalogs keeps the current picture of models, targets, limits and prices in memory. It reads everything anew when the
+// configuration's version has changed, and when a price, a limit's begin or its end comes due. It learns of changes by
+// notification and, where that is lost, by looking at the version in short intervals.
+type Catalogs struct {
+	pool *pgxpool.Pool
+	keys *seal.Keys
+	o    CatalogOptions
+
+	state atomic.Pointer[catalogState]
+	wake  chan struct{}
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced with each new state
+	listeners []func(kind string, num int64)
+}
+
+var _ governance.Catalogs = (*Catalogs)(nil)
+
+// catalogState is one picture and when it was last confirmed, by this process's monotonic clock.
+type catalogState struct {
+	catalog   *governance.Catalog
+	confirmed time.Time
+	// due is the instant, by the database's clock, at which the picture may change by itself.
+	due time.Time
+}
+
+// NewCatalogs makes a picture that is empty until Run has read it. keys opens the credentials of providers.
+func NewCatalogs(pool *pgxpool.Pool, keys *seal.Keys, o CatalogOptions) *Catalogs {
+	if o.Poll <= 0 {
+		o.Poll = defaultPoll
+	}
+	if o.MaxAge <= 0 {
+		o.MaxAge = defaultMaxAge
+	}
+	return &Catalogs{pool: pool, keys: keys, o: o, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+// Changed registers fn, which is told of each row that a change has touched once the new picture is in force. num 0 means
+// all rows of the kind. fn must not block.
+func (c *Catalogs) Changed(fn func(kind string, num int64)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listeners = append(c.listeners, fn)
+}
+
+// Current returns the newest picture, or ErrStale when it could not be confirmed for longer than its maximum age.
+func (c *Catalogs) Current() (*governance.Catalog, error) {
+	s := c.state.Load()
+	if s == nil || time.Since(s.confirmed) > c.o.MaxAge {
+		return nil, governance.ErrStale
+	}
+	return s.catalog, nil
+}
+
+// Refresh waits until the picture is at least as new as version, or ctx ends.
+func (c *Catalogs) Refresh(ctx context.Context, version int64) error {
+	for {
+		c.mu.Lock()
+		changed := c.changed
+		c.mu.Unlock()
+		if s := c.state.Load(); s != nil && s.catalog.Version >= version {
+			return nil
+		}
+		c.nudge()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for configuration %d: %w", version, context.Cause(ctx))
+		}
+	}
+}
+
+// nudge makes Run look at once.
+func (c *Catalogs) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// Run keeps the picture up to date until ctx ends.
+func (c *Catalogs) Run(ctx context.Context) error {
+	var listening sync.WaitGroup
+	if !c.o.Direct.DSN.IsZero() {
+		listening.Go(func() { c.listen(ctx) })
+	}
+	defer listening.Wait()
+	failing := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-c.wake:
+		}
+		err := c.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !failing {
+			c.o.Log.Warn().Err(err).Msg("configuration could not be renewed")
+		}
+		if err == nil && failing {
+			c.o.Log.Info().Msg("configuration is current again")
+		}
+		failing = err != nil
+		timer.Reset(c.o.Poll)
+	}
+}
+
+// look compares versions, and reads everything if the picture is not the newest.
+func (c *Catalogs) look(ctx context.Context) error {
+	at := time.Now()
+	is, err := c.version(ctx)
+	if err != nil {
+		return err
+	}
+	s := c.state.Load()
+	if s != nil && s.catalog.Version == is.Version && is.Now.Before(s.due) {
+		c.state.Store(&catalogState{catalog: s.catalog, confirmed: at, due: s.due})
+		return nil
+	}
+	return c.load(ctx)
+}
+
+type versionRow struct {
+	Version int64     `db:"version"`
+	Now     time.Time `db:"now"`
+}
+
+func (c *Catalogs) version(ctx context.Context) (versionRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	return read(ctx, c.pool, func(ctx context.Context, q querier) (versionRow, error) {
+		return one[versionRow](ctx, q, "config_version", nil)
+	})
+}
+
+// load reads everything in one snapshot, puts it in force, and then tells who asked to be told.
+func (c *Catalogs) load(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	at := time.Now()
+	before := c.state.Load()
+	next := &catalogState{confirmed: at}
+	var changes []changeRow
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := within(ctx, c.pool, snapshot, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if next.catalog, next.due, err = c.readAll(ctx, tx); err != nil {
+			return err
+		}
+		if before != nil && before.catalog.Version != next.catalog.Version {
+			changes, err = changesSince(ctx, tx, before.catalog.Version, next.catalog.Version)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("load configuration: %w", err)
+	}
+	c.state.Store(next)
+	c.mu.Lock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+	listeners := slices.Clone(c.listeners)
+	c.mu.Unlock()
+	for _, change := range changes {
+		for _, tell := range listeners {
+			tell(change.Kind, change.Num)
+		}
+	}
+	return nil
+}
+
+type changeRow struct {
+	Kind string `db:"kind"`
+	Num  int64  `db:"num"`
+}
+
+// changesSince lists what changed behind version seen. Where the list does not reach back that far, or the database was
+// restored to an older state, everything counts as changed.
+func changesSince(ctx context.Context, q querier, seen, loaded int64) ([]changeRow, error) {
+	oldest, err := scalar[int64](ctx, q, "changes_oldest", nil)
+	if err != nil {
+		return nil, err
+	}
+	if loaded < seen || oldest == 0 || oldest > seen+1 {
+		all := make([]changeRow, 0, len(changeKinds))
+		for _, kind := range changeKinds {
+			all = append(all, changeRow{Kind: kind})
+		}
+		return all, nil
+	}
+	return many[changeRow](ctx, q, "changes_since", args{"seen": seen, "loaded": loaded})
+}
+
+// readAll reads one picture, and the instant at which it may change by itself.
+func (c *Catalogs) readAll(ctx context.Context, q querier) (*governance.Catalog, time.Time, error) {
+	is, err := one[versionRow](ctx, q, "config_version", nil)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	everything := filter(governance.Actor{})
+	everything["count"] = (*int64)(nil)
+	targetRows, err := many[targetsRow](ctx, q, "targets_read", everything)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	modelRows, err := many[modelsRow](ctx, q, "models_read", everything)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	limitRows, err := many[limitsRow](ctx, q, "limits_in_force", nil)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	priceRows, err := many[pricesRow](ctx, q, "prices_in_force", nil)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	due, err := scalar[*time.Time](ctx, q, "config_due", nil)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	models := make([]*governance.Model, 0, len(modelRows))
+	for _, r := range modelRows {
+		m := r.domain()
+		models = append(models, &m)
+	}
+	limits := make([]*governance.Limit, 0, len(limitRows))
+	for _, r := range limitRows {
+		l := r.domain()
+		limits = append(limits, &l)
+	}
+	catalog := governance.NewCatalog(is.Version, is.Now.UTC(), models, c.targets(targetRows, priceRows), limits)
+	if again := is.Now.Add(rereadAfter); due == nil || again.Before(*due) {
+		due = &again
+	}
+	return catalog, *due, nil
+}
+
+type priceKey struct{ provider, model string }
+
+// targets joins targets with their prices and opened credentials. A target whose credential does not open is left out: to
+// send a request without it, or elsewhere than it is for, would be worse.
+func (c *Catalogs) targets(rows []targetsRow, priceRows []pricesRow) []*governance.Target {
+	prices := make(map[priceKey]*governance.PriceVersion, len(priceRows))
+	for _, r := range priceRows {
+		v := r.domain()
+		prices[priceKey{v.Provider, v.UpstreamModel}] = &v
+	}
+	targets := make([]*governance.Target, 0, len(rows))
+	for _, r := range rows {
+		t := r.domain()
+		credential, err := sealed{r.Sealed, r.OrganizationID, r.ProviderID, r.BaseURL}.open(c.keys)
+		if err != nil {
+			c.o.Log.Error().Err(err).Str("target", t.ID).Msg("target left out")
+			continue
+		}
+		t.Credential = credential
+		t.Price = prices[priceKey{r.PriceProvider, r.UpstreamModel}]
+		targets = append(targets, &t)
+	}
+	return targets
+}
+
+// listen waits for notifications and nudges Run, on a connection of its own that it replaces when it is lost.
+func (c *Catalogs) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := c.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.o.Log.Debug().Err(err).Msg("listening connection lost")
+		c.nudge() // what was told meanwhile was missed
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnect/2 + rand.N(reconnect)): //nolint:gosec // jitter
+		}
+	}
+}
+
+func (c *Catalogs) listenOnce(ctx context.Context) error {
+	conn, err := c.o.Direct.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it is lost or no longer needed
+	if _, err := exec(ctx, conn, "config_listen", nil); err != nil {
+		return err
+	}
+	c.nudge()
+	for {
+		wait, cancel := context.WithTimeout(ctx, listenPing)
+		_, err := conn.WaitForNotification(wait)
+		silent := errors.Is(wait.Err(), context.DeadlineExceeded)
+		cancel()
+		switch {
+		case err == nil:
+			c.nudge()
+		case ctx.Err() != nil || !silent || conn.IsClosed():
+			return translate(err)
+		default:
+			if err := conn.Ping(ctx); err != nil {
+				return translate(err)
+			}
+		}
+	}
+}

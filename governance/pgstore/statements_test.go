@@ -1,0 +1,36 @@
+package pgstore
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tollgate-gateway/tollgate/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Every statement is understood by the server as it stands, on the migrated schema.
+func TestStatementsArePrepared(t *testing.T) {
+	t.Parallel()
+	conn, err := pgtest.New(t).Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	for name, s := range statements {
+		text, _, err := pgx.NamedArgs{}.RewriteQuery(t.Context(), nil, s.text, nil)
+		require.NoError(t, err)
+		_, err = conn.Conn().Prepare(t.Context(), name, text)
+		require.NoError(t, err, name)
+	}
+}
+
+func TestStatementsHaveNoParts(t *testing.T) {
+	t.Parallel()
+	for name, s := range statements {
+		require.NotContains(t, s.text, ";", "%s holds more than one statement", name)
+		require.NotEmpty(t, strings.TrimSpace(s.text), name)
+	}
+}
