@@ -58,6 +58,7 @@ type Cluster struct {
 	socketDir string
 	port      int
 	lock      *os.File
+	scratch   bool // the data directory goes away with Stop
 
 	mu  sync.Mutex
 	run *run
@@ -276,6 +277,11 @@ func (c *Cluster) release() error {
 		err = errors.Join(err, c.lock.Close())
 		c.lock = nil
 	}
+	if c.scratch && c.ended() {
+		if removal := os.RemoveAll(c.options.DataDir); removal != nil {
+			err = errors.Join(err, fmt.Errorf("remove scratch data directory: %w", removal))
+		}
+	}
 	return err
 }
 
@@ -292,6 +298,8 @@ func (c *Cluster) ended() bool {
 	}
 }
 
+var errInUse = errors.New("is in use by another process")
+
 // takeLock keeps a second process from the data directory. The kernel frees it however this process ends.
 func (c *Cluster) takeLock() error {
 	file, err := os.OpenFile(filepath.Join(c.options.DataDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -301,7 +309,7 @@ func (c *Cluster) takeLock() error {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("data directory %s is in use by another process: stop that one or name another directory", c.options.DataDir)
+			return fmt.Errorf("data directory %s %w: stop that one or name another directory", c.options.DataDir, errInUse)
 		}
 		return fmt.Errorf("lock data directory: %w", err)
 	}
@@ -488,7 +496,8 @@ func (c *Cluster) endOrphan(ctx context.Context) error {
 	if !alive(file.pid) {
 		return nil // PostgreSQL checks what is left of it
 	}
-	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", file.pid)); err == nil && cwd != c.dir {
+	// A server works in its data directory. A process whose directory cannot be read is another user's.
+	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", file.pid)); err != nil || cwd != c.dir {
 		// PostgreSQL would refuse to start beside a living process of this pid. The pid of its parent it takes as stale,
 		// and still checks the shared memory that the file names.
 		if err := file.replacePid(c.dir, os.Getpid()); err != nil {

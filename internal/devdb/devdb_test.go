@@ -136,21 +136,28 @@ func TestAsOrdinaryUser(t *testing.T) {
 	require.Equal(t, 2, strings.Count(string(out), "--- PASS"), string(out))
 }
 
-func TestKilledParentLeavesNoTrace(t *testing.T) {
-	t.Parallel()
-	dir := dataDir(t)
-	made, err := Start(t.Context(), Options{DataDir: dir, Fast: true})
-	require.NoError(t, err)
-	require.NoError(t, made.Stop(t.Context()))
-	parent := exec.Command(os.Args[0])
+// parentOf starts a process that has a cluster on dir, and returns it with the pid of its server.
+func parentOf(t *testing.T, dir string) (parent *exec.Cmd, server int) {
+	t.Helper()
+	parent = exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"="+dir)
 	out, err := parent.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, parent.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
-	orphan, err := strconv.Atoi(strings.TrimSpace(line))
+	server, err = strconv.Atoi(strings.TrimSpace(line))
 	require.NoError(t, err, line)
+	return parent, server
+}
+
+func TestKilledParentLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	made, err := Start(t.Context(), Options{DataDir: dir, Fast: true})
+	require.NoError(t, err)
+	require.NoError(t, made.Stop(t.Context()))
+	parent, orphan := parentOf(t, dir)
 	require.NoError(t, parent.Process.Kill())
 	require.Error(t, parent.Wait())
 	require.True(t, alive(orphan), "the server outlives its killed parent")
@@ -304,4 +311,31 @@ func TestStopIsBoundedByItsContext(t *testing.T) {
 	_ = c.Stop(ctx) // whether it counts as in time is a matter of luck
 	<-c.Done()
 	require.NoDirExists(t, c.socketDir)
+}
+
+func TestScratchGoesAway(t *testing.T) {
+	t.Parallel()
+	c, err := StartScratch(t.Context(), Options{Fast: true})
+	require.NoError(t, err)
+	require.Equal(t, "1", ask(t, c, "SELECT 1::text"))
+	require.NoError(t, discard(t.Context(), c.options.DataDir), "it belongs to a living process")
+	require.Equal(t, "1", ask(t, c, "SELECT 1::text"))
+	require.NoError(t, c.Stop(t.Context()))
+	require.NoDirExists(t, c.options.DataDir)
+	require.NoDirExists(t, c.socketDir)
+}
+
+func TestScratchOfAKilledProcessIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	parent, orphan := parentOf(t, dir)
+	file, err := readPidFile(filepath.Join(dir, "postgres"))
+	require.NoError(t, err)
+	require.NoError(t, parent.Process.Kill())
+	require.Error(t, parent.Wait())
+
+	require.NoError(t, discard(t.Context(), dir))
+	require.False(t, alive(orphan))
+	require.NoDirExists(t, dir)
+	require.NoDirExists(t, file.lines[4])
 }
