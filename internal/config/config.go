@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -142,4 +144,40 @@ func (c *Config) Validate() error {
 	need(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= c.MaxBodiesInFlight, "TOLLGATE_MAX_BODY_BYTES: more than 0 and at most TOLLGATE_MAX_BODIES_IN_FLIGHT")
 	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10")
 	return errors.Join(faults...)
+}
+
+// Default returns the settings of a process that nobody has told anything.
+func Default() Config {
+	var c Config
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		text, ok := v.Type().Field(i).Tag.Lookup("default")
+		if !ok {
+			continue
+		}
+		if err := set(v.Field(i), text); err != nil {
+			panic(fmt.Sprintf("default of %s: %v", v.Type().Field(i).Name, err)) // a test reads them all
+		}
+	}
+	return c
+}
+
+func set(v reflect.Value, text string) error {
+	switch into := v.Addr().Interface().(type) {
+	case *string:
+		*into = text
+	case *[]string:
+		*into = strings.Split(text, ",")
+	case *time.Duration:
+		d, err := time.ParseDuration(text)
+		*into = d
+		return err
+	default:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return err
+		}
+		v.SetInt(n)
+	}
+	return nil
 }

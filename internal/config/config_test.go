@@ -1,0 +1,87 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+)
+
+func valid() Config {
+	c := Default()
+	c.DatabaseURL = secret.New("postgres://localhost/x")
+	c.KeyPeppers, c.EncryptionKeys = secret.New("p1:x"), secret.New("k1:x")
+	c.AdminToken = secret.New(strings.Repeat("a", MinSecretBytes))
+	return c
+}
+
+func TestDefault_IsTheContracts(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	require.NoError(t, c.Validate())
+	require.Equal(t, ":8080", c.Listen)
+	require.Equal(t, []string{PlaneGateway, PlaneControl}, c.Planes)
+	require.Equal(t, int64(34<<20), c.MaxBodyBytes)
+	require.Equal(t, 600*time.Second, c.DrainTimeout)
+	require.Equal(t, 45*time.Second, c.ProcessLease)
+}
+
+func TestValidate_NamesEveryFaultAndNoSecret(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.AdminToken = secret.New("short-marker")
+	c.DatabaseURL = secret.New("postgres://u:pass-marker@h:port/x")
+	c.LimitStore, c.Planes = "redis", []string{"data"}
+	c.ProcessLease, c.MaxAttempts = time.Second, 0
+	c.ConnectTimeout = time.Hour
+	c.Planes = append(c.Planes, PlaneControl)
+	err := c.Validate()
+	require.Error(t, err)
+	for _, name := range []string{"planes", "LIMIT_STORE", "PROCESS_LEASE", "MAX_ATTEMPTS", "CONNECT_TIMEOUT", "ADMIN_TOKEN", "DATABASE_URL"} {
+		require.ErrorContains(t, err, name)
+	}
+	require.NotContains(t, err.Error(), "marker")
+}
+
+func TestParse_FlattensAndKeepsLines(t *testing.T) {
+	t.Parallel()
+	f, err := parse([]byte("listen: :1\ndatabase:\n  url: x\n  conns: 3\nplanes: [gateway]\nplugins:\n  - id: budget\n    on_error: deny\n"))
+	require.NoError(t, err)
+	for flag, want := range map[string]string{"listen": ":1", "database-url": "x", "database-conns": "3", "planes": "gateway"} {
+		got, ok := f.Value(flag)
+		require.True(t, ok, flag)
+		require.Equal(t, want, got)
+	}
+	require.Len(t, f.Plugins, 1)
+	err = f.Unknown(func(flag string) bool { return flag != "database-conns" })
+	require.EqualError(t, err, "line 4: unknown setting database-conns")
+}
+
+func TestParse_Refuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"- a":                            "line 1",
+		"listen: a\nlisten: b":           "twice",
+		"a: [{b: c}]":                    "line 1",
+		"plugins:\n  - id: x\n    od: 1": "not found",
+		"a: b: c":                        "mapping",
+	} {
+		_, err := parse([]byte(text))
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := parse(nil)
+	require.NoError(t, err)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("listen: :1\ndatabase: {url: x}\nplugins: [{id: a}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file, err := parse(text)
+		if err == nil {
+			_ = file.Unknown(func(string) bool { return false })
+		}
+	})
+}
