@@ -1,0 +1,59 @@
+# What a developer runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+.PHONY: help build console dev test test-full lint bench fuzz clean tools-run tools-test
+
+# The version is stamped below. Git's own stamp would fail the build in a checkout that belongs to another user.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -X github.com/tollgate-gateway/tollgate/internal/version.Version=$(VERSION)
+# Continuous integration trusts no cached result.
+FRESH := $(if $(filter true,$(CI)),-count=1)
+WITH_POSTGRES := go run ./internal/pgtest/withpg
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
+
+build: console ## build bin/tollgate
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/tollgate ./cmd/tollgate
+
+# The console is embedded in the binary, where its source is there.
+console:
+	@if [ -f console/ui/package.json ]; then .ci/npm console/ui && npm --prefix console/ui run build; fi
+
+dev: tools-run build ## install what is missing, build, and run a complete Tollgate on this machine
+	@exec bin/tollgate dev
+
+test: tools-test ## everything that has to pass, with a scratch PostgreSQL of its own
+	.ci/format
+	go vet ./...
+	$(WITH_POSTGRES) go test -race -p 2 -timeout 15m $(FRESH) ./...
+	@if [ -f console/ui/package.json ]; then npm --prefix console/ui test; fi
+
+test-full: tools-test ## the same three times over in random order, then the fuzz targets
+	$(MAKE) test CI=true
+	$(WITH_POSTGRES) go test -race -p 2 -timeout 60m -count=3 -shuffle=on ./...
+	.ci/fuzz 30s
+
+lint: ## the linters
+	.ci/format
+	go vet ./...
+	@command -v golangci-lint >/dev/null 2>&1 || { echo 'golangci-lint is missing: go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0' >&2; exit 1; }
+	golangci-lint run
+
+bench: tools-test ## the benchmarks
+	$(WITH_POSTGRES) go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./...
+
+fuzz: tools-test ## each fuzz target for ten seconds
+	.ci/fuzz 10s
+
+clean: ## remove what was built
+	rm -rf bin .cache node_modules internal/e2e/sdk/node_modules console/ui/node_modules
+
+tools-run:
+	@.ci/install
+
+tools-test:
+	@.ci/install test
+	@if [ -f internal/e2e/sdk/package.json ]; then .ci/npm internal/e2e/sdk; fi
+	@if [ -f console/ui/package.json ]; then .ci/npm console/ui; fi
