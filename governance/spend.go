@@ -2,6 +2,7 @@ package governance
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/internal/ids"
@@ -54,6 +55,25 @@ type SpendRow struct {
 	Reason     string
 }
 
+// ID names the row for clients.
+func (r *SpendRow) ID() string { return SpendRowID(r.AttemptID, r.Kind) }
+
+// SpendRowID names the row of an attempt that has the given kind: an attempt has at most one of each.
+func SpendRowID(attempt ids.ID, k RowKind) string { return attempt.String() + "." + string(k) }
+
+// ParseSpendRowID reads what SpendRowID has written. ids.ErrMalformed: it has not.
+func ParseSpendRowID(s string) (attempt ids.ID, k RowKind, err error) {
+	id, kind, _ := strings.Cut(s, ".")
+	if attempt, err = ids.Parse(id); err != nil {
+		return attempt, "", err
+	}
+	switch k = RowKind(kind); k {
+	case RowUsage, RowExpiry, RowLateAdjustment, RowCorrection, RowCredit:
+		return attempt, k, nil
+	}
+	return ids.ID{}, "", ids.ErrMalformed
+}
+
 // Attribution is what a client said about a request. It shares no row and no transaction with money.
 type Attribution struct {
 	AttemptID ids.ID
@@ -69,6 +89,7 @@ type SpendFilter struct {
 	EndUser                                        string
 	RequestID                                      ids.ID
 	From, To                                       time.Time // settled in [From, To)
+	TimeZone                                       string    // IANA zone whose days a summary groups by; empty: UTC
 }
 
 // SpendSum is one group of a summary.
@@ -104,6 +125,45 @@ type SpendStore interface {
 	Attribute(ctx context.Context, a []Attribution) error
 	// Check recomputes every counter from the ledger and verifies the invariants.
 	Check(ctx context.Context) (CheckReport, error)
+}
+
+// SpendDecisions adds to the ledger what people decide. Each decision is a row of its own and an audit row, in one
+// transaction; Actor.Reason says why and must not be empty.
+type SpendDecisions interface {
+	// Resolve ends a provisional row by a late adjustment. ErrNotFound: there is no such row; ErrConflict: it is resolved.
+	Resolve(ctx context.Context, by Actor, attempt ids.ID, r Resolution) (SpendRow, error)
+	// Correct adds differences to a row of usage or expiry. What is left of it is never negative.
+	Correct(ctx context.Context, by Actor, rowID string, c Correction) (SpendRow, error)
+	// Credit gives money back that no single row explains. It changes no meter.
+	Credit(ctx context.Context, by Actor, c Credit) (SpendRow, error)
+}
+
+// ResolvePolicy says what a provisional row is taken to have used.
+type ResolvePolicy string
+
+// The policies.
+const (
+	ResolveKeep     ResolvePolicy = "keep"     // what was reserved
+	ResolveEstimate ResolvePolicy = "estimate" // the prompt and what the target may have written in the time it had; the default
+	ResolveZero     ResolvePolicy = "zero"     // nothing
+)
+
+// Resolution says what a provisional row was in truth.
+type Resolution struct {
+	Policy     ResolvePolicy // empty: Quantities are known
+	Quantities Quantities    // priced at the row's own unit prices
+}
+
+// Correction is what to add to a row.
+type Correction struct {
+	Quantities Quantities // differences
+	Cost       money.Nano // difference
+}
+
+// Credit is money given back to an organization, or to one of its teams or keys. IDs are public.
+type Credit struct {
+	Organization, Team, Key string
+	Amount                  money.Nano // > 0
 }
 
 // LevelQuery names one meter.
