@@ -1,0 +1,129 @@
+// Package audit keeps what clients said about their requests beside the ledger: tags, metadata, and the usage object as the
+// provider sent it. It shares no row and no transaction with money, and loses rather than delays (ruling 14).
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/plugins"
+)
+
+// ID is the plugin's name in configuration, logs and metrics.
+const ID = "audit"
+
+const (
+	batch        = 128
+	writeTimeout = 5 * time.Second
+	tries        = 3
+)
+
+// Settings is the plugin's section of the configuration.
+type Settings struct {
+	Queue int `yaml:"queue"` // attempts that may wait to be written, default 4,096; what does not fit is counted and dropped
+}
+
+// Module is what the application's list of plugins names.
+func Module() plugins.Module {
+	return plugins.Module{ID: ID, New: func(env plugins.Env, cfg plugins.Config) (plugins.Plugin, error) {
+		s := Settings{Queue: 4 << 10}
+		if err := cfg.Decode(&s); err != nil {
+			return nil, fmt.Errorf("decode settings of audit: %w", err)
+		}
+		if s.Queue < 1 || s.Queue > 1<<20 {
+			return nil, errors.New("check settings of audit: queue must be between 1 and 1,048,576")
+		}
+		return &plugin{
+			env: env, queue: make(chan governance.Attribution, s.Queue),
+			lost: env.Metrics.Counter("tollgate_attributions_lost_total", "Attributions that were not kept, by reason.", "reason"),
+		}, nil
+	}}
+}
+
+type plugin struct {
+	env   plugins.Env
+	queue chan governance.Attribution
+	lost  func(values ...string)
+}
+
+var (
+	_ plugins.Recorder = (*plugin)(nil)
+	_ plugins.Runner   = (*plugin)(nil)
+)
+
+// ID implements plugins.Plugin.
+func (*plugin) ID() string { return ID }
+
+// Record implements plugins.Recorder. It never waits. Attempts that left no row in the ledger leave none here.
+func (p *plugin) Record(_ context.Context, r plugins.Record) {
+	for i := range r.Attempts {
+		a := &r.Attempts[i]
+		if a.Settlement.Release || len(r.Call.Tags) == 0 && len(r.Call.Metadata) == 0 && len(a.RawUsage) == 0 {
+			continue
+		}
+		row := governance.Attribution{
+			AttemptID: a.ID, RequestID: r.Call.ID, Tags: r.Call.Tags, Metadata: r.Call.Metadata, RawUsage: a.RawUsage,
+		}
+		select {
+		case p.queue <- row:
+		default:
+			p.lost("queue_full")
+		}
+	}
+}
+
+// Run implements plugins.Runner: it writes what is queued in batches, and at the end what is left.
+func (p *plugin) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			for len(p.queue) > 0 {
+				p.write(context.WithoutCancel(ctx), p.gather(<-p.queue))
+			}
+			return nil
+		case first := <-p.queue:
+			p.write(ctx, p.gather(first))
+		}
+	}
+}
+
+// gather takes what is queued besides first, up to a batch. Under load batches fill by themselves while one is written.
+func (p *plugin) gather(first governance.Attribution) []governance.Attribution {
+	rows := append(make([]governance.Attribution, 0, batch), first)
+	for len(rows) < batch {
+		select {
+		case row := <-p.queue:
+			rows = append(rows, row)
+		default:
+			return rows
+		}
+	}
+	return rows
+}
+
+// write keeps rows, trying again where the store was away: the writes of one attempt replace each other.
+func (p *plugin) write(ctx context.Context, rows []governance.Attribution) {
+	var err error
+	for range tries {
+		if err = p.attribute(ctx, rows); err == nil {
+			return
+		}
+		if !errors.Is(err, governance.ErrStoreAway) {
+			break
+		}
+	}
+	for range rows {
+		p.lost("store")
+	}
+	p.env.Log.Warn().Err(err).Int(lognames.Count, len(rows)).Msg("attributions could not be kept")
+}
+
+func (p *plugin) attribute(ctx context.Context, rows []governance.Attribution) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	return p.env.Spend.Attribute(ctx, rows)
+}
