@@ -41,7 +41,6 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 	if r.ContentLength >= 0 {
 		size = min(size, r.ContentLength+1) // one more, so that the end is seen without growing
 	}
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // the server watches for the client's leaving by reading on
 	for {
 		if grow := size - int64(cap(body)); grow > 0 {
 			if !g.bodies.take(grow) {
@@ -59,7 +58,8 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 		case int64(len(body)) > g.cfg.MaxBody:
 			return nil, taken, tooLarge()
 		case err == io.EOF: //nolint:errorlint // a reader's bare io.EOF
-			return body, taken, nil
+			// The server now watches for the client's leaving by reading on, for as long as the call takes.
+			return body, taken, rc.SetReadDeadline(time.Time{})
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, taken, &failure{cause: invalid("", "The request body did not arrive in time."), status: http.StatusRequestTimeout, closing: true}
 		case err != nil:

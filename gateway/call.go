@@ -42,8 +42,9 @@ type call struct {
 	claimed    bool     // an idempotency key is in flight
 	warnings   []string // for the client
 	bodyBytes  int64    // of the budget for bodies
-	err        error    // what the client was told, if not success
-	status     int      // as sent; 0: nothing was
+	bodyRead   bool
+	err        error // what the client was told, if not success
+	status     int   // as sent; 0: nothing was
 	firstByte  time.Duration
 	bytesOut   int64
 	notOurs    time.Duration // time that the client and the upstreams took
@@ -176,6 +177,7 @@ func (c *call) read() error {
 	if err != nil {
 		return err
 	}
+	c.bodyRead = true
 	doc, err := jsonedit.Parse(body)
 	if err != nil {
 		return unreadable(err)
@@ -316,11 +318,21 @@ func (c *call) answerJSON(status int, body []byte) error {
 	return c.write(body)
 }
 
+// unreadBody is how long the server may take to read what is left of a request that was refused early.
+const unreadBody = time.Second
+
 // refuse sends c.err as the answer.
 func (c *call) refuse() {
 	f := asFailure(c.err)
 	status := f.statusOf(c.Principal.BudgetStatus)
 	h := c.w.Header()
+	if !c.bodyRead && c.r.ContentLength != 0 {
+		// Before it answers, the server reads a little of a body that nobody took. A client must not delay that for ever.
+		if err := c.rc.SetReadDeadline(time.Now().Add(unreadBody)); err != nil {
+			c.log.Debug().Err(err).Msg("read deadline not set")
+		}
+		f.closing = true
+	}
 	f.hints(h)
 	if f.spoken != nil {
 		limitHeaders(h, []governance.Level{f.spoken.Level})

@@ -40,7 +40,9 @@ func (c *call) finish() {
 		c.err = panicked(p)
 		c.abort = c.status != 0
 	}
-	left := c.gone() || errors.Is(c.err, errClientLeft)
+	// The server takes a failed read of the body for the client's leaving; that client may well be listening.
+	f, failed := errors.AsType[*failure](c.err)
+	left := errors.Is(c.err, errClientLeft) || c.gone() && !(failed && f.closing)
 	if a := c.open; a != nil {
 		a.ending.ClientLeft = a.ending.ClientLeft || left
 		wait := c.g.cfg.AnswerHold

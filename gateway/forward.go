@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -482,7 +483,7 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 		f.cause.Code = governance.CodeUpstreamInvalid
 	}
 	body = c.mask(a, body)
-	if isObject(body) {
+	if isJSON(body) {
 		f.body = body
 	} else if text := strings.ToValidUTF8(strings.TrimSpace(string(body)), "\uFFFD"); text != "" {
 		f.cause.Public = text
@@ -491,6 +492,12 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 		f.shouldRetry = "false" // it was tried again already: the SDK's retries would multiply with ours (F215)
 	}
 	return f
+}
+
+// isJSON reports whether an error body is an object or a list of them, in whatever shape.
+func isJSON(body []byte) bool {
+	body = bytes.TrimSpace(body)
+	return len(body) > 0 && (body[0] == '{' || body[0] == '[') && json.Valid(body)
 }
 
 // mask hides the target's credential where an upstream's error repeats it (ruling 40).

@@ -151,3 +151,18 @@ func speaksAnthropic(rt *route, r *http.Request) bool {
 	shared := rt == nil || rt.name == "models" || rt.name == "models.one"
 	return shared && r.Header.Get("Anthropic-Version") != ""
 }
+
+// RouteInfo describes a route for people and for tests that must see them all.
+type RouteInfo struct {
+	Name, Method, Path string
+	Metered            bool // its calls reach a provider
+}
+
+// Routes lists everything that is served under each mount, besides / itself.
+func (g *Gateway) Routes() []RouteInfo {
+	var list []RouteInfo
+	for _, rt := range routes() {
+		list = append(list, RouteInfo{rt.name, rt.method, rt.path, rt.metered()})
+	}
+	return list
+}
