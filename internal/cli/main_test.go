@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run executes a command line as main does and returns what it printed.
+func run(tb testing.TB, args ...string) (out, errs string, err error) {
+	tb.Helper()
+	var root struct{ Commands }
+	var stdout, stderr bytes.Buffer
+	exited := false
+	parser, err := kong.New(&root,
+		kong.Name("tollgate"), kong.Writers(&stdout, &stderr), kong.Exit(func(int) { exited = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 110}),
+		kong.BindTo(tb.Context(), (*context.Context)(nil)),
+	)
+	require.NoError(tb, err)
+	command, err := parser.Parse(args)
+	switch {
+	case exited:
+		err = nil
+	case err == nil:
+		err = command.Run()
+	}
+	return stdout.String(), stderr.String(), err
+}
+
+func TestHelpTeaches(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--help"}, {"keys", "--help"}, {"keys", "create", "--help"}, {"limits", "create", "--help"}, {"apply", "--help"}, {"spend", "--help"},
+	} {
+		out, _, err := run(t, args...)
+		require.NoError(t, err)
+		t.Log(out)
+	}
+}
