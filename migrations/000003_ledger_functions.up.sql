@@ -138,7 +138,7 @@ CREATE FUNCTION ledger.batch(
     OUT s_status smallint[], OUT r_status smallint[], OUT w_taken smallint[],
     OUT m_limits bigint[], OUT m_subjects bigint[], OUT m_windows timestamptz[],
     OUT m_counts boolean[], OUT m_log boolean[], OUT m_amounts bigint[], OUT m_bursts bigint[],
-    OUT m_levels bigint[], OUT m_refilled timestamptz[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
+    OUT m_levels bigint[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
     OUT resets int
 )
 LANGUAGE plpgsql SECURITY DEFINER
@@ -413,7 +413,6 @@ BEGIN
                array_agg(q.counts) FILTER (WHERE q.wanted), array_agg(q.log) FILTER (WHERE q.wanted),
                array_agg(q.amount) FILTER (WHERE q.wanted), array_agg(q.burst) FILTER (WHERE q.wanted),
                array_agg(q.level) FILTER (WHERE q.wanted),
-               array_agg(to_timestamp(0) + q.refilled * interval '1 microsecond') FILTER (WHERE q.wanted),
                array_agg(q.spent) FILTER (WHERE q.wanted), array_agg(q.held) FILTER (WHERE q.wanted),
                array_agg(q.carried) FILTER (WHERE q.wanted),
                array_agg(CASE
@@ -424,7 +423,7 @@ BEGIN
                END) FILTER (WHERE q.wanted),
                array_agg(q.known) FILTER (WHERE q.wanted)
         INTO n_levels, n_refilled, n_ticks, n_carried, resets, ended, stale,
-             m_limits, m_subjects, m_windows, m_counts, m_log, m_amounts, m_bursts, m_levels, m_refilled, m_spent, m_held,
+             m_limits, m_subjects, m_windows, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
              m_carried, k_room, k_known
         FROM (
             SELECT e.limit_id, e.subject, e.window_start, e.wanted, e.known, e.counts, e.log, e.kind, e.amount, e.burst, e.ticks,
@@ -549,13 +548,13 @@ BEGIN
                 SELECT array_agg(coalesce(f.room, 0) ORDER BY x.k), array_agg(coalesce(f.known, false) ORDER BY x.k),
                        array_agg(coalesce(f.counts, false) ORDER BY x.k), array_agg(coalesce(f.log, false) ORDER BY x.k),
                        array_agg(f.amount ORDER BY x.k), array_agg(f.burst ORDER BY x.k), array_agg(f.level ORDER BY x.k),
-                       array_agg(f.refilled ORDER BY x.k), array_agg(f.spent ORDER BY x.k), array_agg(f.held ORDER BY x.k),
+                       array_agg(f.spent ORDER BY x.k), array_agg(f.held ORDER BY x.k),
                        array_agg(f.carried ORDER BY x.k)
-                INTO k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_refilled, m_spent, m_held, m_carried
+                INTO k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held, m_carried
                 FROM generate_series(1, nk) AS x (k)
-                LEFT JOIN unnest(m_limits, m_subjects, k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_refilled,
+                LEFT JOIN unnest(m_limits, m_subjects, k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels,
                         m_spent, m_held, m_carried)
-                    AS f (limit_id, subject, room, known, counts, log, amount, burst, level, refilled, spent, held, carried)
+                    AS f (limit_id, subject, room, known, counts, log, amount, burst, level, spent, held, carried)
                     ON f.limit_id = k_limits[x.k] AND f.subject = k_subjects[x.k];
                 m_limits := k_limits;
                 m_subjects := k_subjects;
@@ -811,7 +810,7 @@ CREATE PROCEDURE ledger.batch_commit(
     OUT s_status smallint[], OUT r_status smallint[], OUT w_taken smallint[],
     OUT m_limits bigint[], OUT m_subjects bigint[], OUT m_windows timestamptz[],
     OUT m_counts boolean[], OUT m_log boolean[], OUT m_amounts bigint[], OUT m_bursts bigint[],
-    OUT m_levels bigint[], OUT m_refilled timestamptz[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
+    OUT m_levels bigint[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
     OUT resets int
 )
 LANGUAGE plpgsql
@@ -820,10 +819,10 @@ BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     SELECT b.verdict, b.decided_at, b.config_version, b.wrote, b.s_status, b.r_status, b.w_taken,
            b.m_limits, b.m_subjects, b.m_windows, b.m_counts, b.m_log, b.m_amounts, b.m_bursts,
-           b.m_levels, b.m_refilled, b.m_spent, b.m_held, b.m_carried, b.resets
+           b.m_levels, b.m_spent, b.m_held, b.m_carried, b.resets
     INTO verdict, decided_at, config_version, wrote, s_status, r_status, w_taken,
          m_limits, m_subjects, m_windows, m_counts, m_log, m_amounts, m_bursts,
-         m_levels, m_refilled, m_spent, m_held, m_carried, resets
+         m_levels, m_spent, m_held, m_carried, resets
     FROM ledger.batch(
         p_process, p_careful, p_skip_locked, p_expiry, s_ids, s_release, s_hold, s_outcomes, s_sources, s_quantities,
         s_prices, s_costs, s_actual, r_ids, r_requests, r_attempts, r_organizations, r_organization_ids,

@@ -1,0 +1,139 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+var (
+	//go:embed sql/register.sql
+	registerSQL string
+	//go:embed sql/beat.sql
+	beatSQL string
+	//go:embed sql/stop.sql
+	stopSQL string
+	//go:embed sql/expire.sql
+	expireSQL string
+	//go:embed sql/clean.sql
+	cleanSQL string
+)
+
+// registered returns this process's number, registering it where that is still to be done.
+func (l *Ledger) registered(ctx context.Context) (int64, error) {
+	if process := l.process.Load(); process != 0 {
+		return process, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, acquireWait)
+	defer cancel()
+	var process int64
+	err := l.pool.QueryRow(ctx, registerSQL, pgx.QueryExecModeExec, l.node, l.boot, l.version, int32(l.lease/time.Second)).Scan(&process)
+	if err != nil {
+		return 0, fmt.Errorf("register process: %w", err)
+	}
+	l.process.Store(process)
+	return process, nil
+}
+
+// heartbeat renews the lease until ctx ends.
+func (l *Ledger) heartbeat(ctx context.Context) {
+	every := min(beatEvery, l.lease/3)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		if err := l.beat(ctx); err != nil && ctx.Err() == nil && l.observer.Failure != nil {
+			l.observer.Failure(err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// beat renews the lease once.
+func (l *Ledger) beat(ctx context.Context) error {
+	process, err := l.registered(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, acquireWait)
+	defer cancel()
+	var at time.Time
+	var configVersion int64
+	err = l.pool.QueryRow(ctx, beatSQL, pgx.QueryExecModeExec, process).Scan(&at, &configVersion)
+	if errors.Is(err, pgx.ErrNoRows) {
+		l.process.Store(0)
+		_, err = l.registered(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("renew lease: %w", err)
+	}
+	if !at.IsZero() {
+		l.tick(at, configVersion)
+	}
+	l.mu.Lock()
+	if l.contacted.IsZero() {
+		l.contacted = time.Now()
+	}
+	l.mu.Unlock()
+	return nil
+}
+
+// deregister gives up the lease. If that fails it runs out.
+func (l *Ledger) deregister(ctx context.Context) {
+	process := l.process.Load()
+	if process == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, acquireWait)
+	defer cancel()
+	if _, err := l.pool.Exec(ctx, stopSQL, pgx.QueryExecModeExec, process); err != nil && l.observer.Failure != nil {
+		l.observer.Failure(fmt.Errorf("give up lease: %w", err))
+	}
+}
+
+// Expire closes up to limit reservations whose process is dead or whose hard expiry has passed; see governance.Ledger. It
+// closes none within the grace after this process's first contact with the database.
+func (l *Ledger) Expire(ctx context.Context, limit int) (int, error) {
+	l.mu.Lock()
+	early := l.contacted.IsZero() || time.Since(l.contacted) < l.grace
+	l.mu.Unlock()
+	if early {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationWait)
+	defer cancel()
+	var closed int
+	err := l.pool.QueryRow(ctx, expireSQL, pgx.QueryExecModeExec, int32(min(limit, maxBatch)), int32(l.grace/time.Second)).Scan(&closed) //nolint:gosec // both are small
+	if err != nil {
+		return 0, storeError("expire reservations", err)
+	}
+	return closed, nil
+}
+
+// Clean removes up to limit rows of each kind that nobody needs any more: released reservations after a day, full buckets
+// and empty slots of end users after seven, processes after thirty. Any replica may run it at any time.
+func (l *Ledger) Clean(ctx context.Context, limit int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationWait)
+	defer cancel()
+	var gone int64
+	if err := l.pool.QueryRow(ctx, cleanSQL, pgx.QueryExecModeExec, int32(limit)).Scan(&gone); err != nil { //nolint:gosec // limits are small
+		return 0, storeError("clean ledger", err)
+	}
+	return gone, nil
+}
+
+func storeError(what string, err error) error {
+	if unavailable(err) {
+		return fmt.Errorf("%s: %w: %w", what, governance.ErrLimitStoreUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

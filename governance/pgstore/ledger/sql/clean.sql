@@ -1,0 +1,2 @@
+-- Removes what nobody needs any more and returns how many rows went.
+SELECT ledger.clean($1::int)

@@ -1,0 +1,2 @@
+-- Ends this process's lease.
+SELECT ledger.stop($1::bigint)
