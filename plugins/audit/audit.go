@@ -19,7 +19,8 @@ const ID = "audit"
 const (
 	batch        = 128
 	writeTimeout = 5 * time.Second
-	tries        = 3
+	firstPause   = 100 * time.Millisecond // between tries, doubled each time
+	longestPause = 4 * time.Second
 )
 
 // Settings is the plugin's section of the configuration.
@@ -105,21 +106,32 @@ func (p *plugin) gather(first governance.Attribution) []governance.Attribution {
 	return rows
 }
 
-// write keeps rows, trying again where the store was away: the writes of one attempt replace each other.
+// write keeps rows. Where the store is away it tries again for some seconds, but not once ctx has ended; meanwhile the queue
+// bounds what waits.
 func (p *plugin) write(ctx context.Context, rows []governance.Attribution) {
-	var err error
-	for range tries {
-		if err = p.attribute(ctx, rows); err == nil {
-			return
-		}
-		if !errors.Is(err, governance.ErrStoreAway) {
-			break
-		}
+	err := p.attribute(ctx, rows)
+	for pause := firstPause; errors.Is(err, governance.ErrStoreAway) && pause <= longestPause && wait(ctx, pause); pause *= 2 {
+		err = p.attribute(ctx, rows)
+	}
+	if err == nil {
+		return
 	}
 	for range rows {
 		p.lost("store")
 	}
 	p.env.Log.Warn().Err(err).Int(lognames.Count, len(rows)).Msg("attributions could not be kept")
+}
+
+// wait reports whether d has passed before ctx ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }
 
 func (p *plugin) attribute(ctx context.Context, rows []governance.Attribution) error {
