@@ -229,3 +229,9 @@ func anthropicType(status int, code governance.Code) string {
 
 // statusOverloaded is Anthropic's.
 const statusOverloaded = 529
+
+// AnswerTo returns the status and the error type that a code is answered with; 0: the code is unknown.
+func AnswerTo(code governance.Code) (status int, kind string) {
+	a := answers[code]
+	return a.status, a.kind
+}
