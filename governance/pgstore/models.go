@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -14,12 +15,22 @@ import (
 // Models keeps public names and what serves them.
 type Models struct {
 	table[governance.Model, modelsRow]
+	maxOutput func(priceProvider, upstreamModel string) int64
 }
 
 var _ governance.Store[governance.Model] = (*Models)(nil)
 
 // NewModels makes a store of models.
-func NewModels(pool *pgxpool.Pool) *Models { return &Models{modelsTable(pool)} }
+func NewModels(pool *pgxpool.Pool) *Models {
+	return &Models{modelsTable(pool), func(string, string) int64 { return 0 }}
+}
+
+// WithMaxOutput makes new targets begin with an output maximum in tokens that known gives for a provider of the price book
+// and an upstream model; 0: unknown.
+func (s *Models) WithMaxOutput(known func(priceProvider, upstreamModel string) int64) *Models {
+	s.maxOutput = known
+	return s
+}
 
 func modelsTable(pool *pgxpool.Pool) table[governance.Model, modelsRow] {
 	return table[governance.Model, modelsRow]{pool: pool, resource: "models", kind: ids.Model}
@@ -141,7 +152,10 @@ func (s *Models) target(ctx context.Context, c *change, home int64, w governance
 	if w.Upstream == "" {
 		return 0, invalid(field+".upstream_model", "is missing")
 	}
-	a := args{"public_id": ids.NewPublic(ids.Target), "provider": p.Num, "upstream_model": w.Upstream}
+	a := args{
+		"public_id": ids.NewPublic(ids.Target), "provider": p.Num, "upstream_model": w.Upstream,
+		"max_output": s.maxOutput(cmp.Or(p.PriceProvider, p.Name), w.Upstream),
+	}
 	if _, err := exec(ctx, c.tx, "targets_ensure", a); err != nil {
 		return 0, err
 	}
