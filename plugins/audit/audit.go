@@ -83,7 +83,7 @@ func (p *plugin) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			for len(p.queue) > 0 {
-				p.write(context.WithoutCancel(ctx), p.gather(<-p.queue))
+				p.write(ctx, p.gather(<-p.queue))
 			}
 			return nil
 		case first := <-p.queue:
