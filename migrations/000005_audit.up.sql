@@ -20,8 +20,7 @@ $$;
 
 -- Adds a row that adjusts base: differences of quantities, cost and budget legs, which go to the windows that the legs are
 -- of. What a window that has ended thereby overspends, or no longer overspends, the present one owes or does not owe any
--- more. Meters are locked in the order of their keys, before anything else is written, as everywhere. Windows that were
--- forgotten, which only those of idle end users are, stay so.
+-- more. Meters are locked in the order of their keys, before anything else is written, as everywhere.
 CREATE FUNCTION ledger.adjust(
     base ledger.rows, p_attempt uuid, p_kind text, p_source text, p_quantities bigint[], p_prices bigint[], p_cost bigint,
     g_limits bigint[], g_subjects bigint[], g_windows timestamptz[], g_classes smallint[], g_actual bigint[],
@@ -213,27 +212,20 @@ CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_cla
     AS l (limit_id, subject, window_start, class, reserved)
 WHERE r.state = 'open';
 
--- I01: what a window says is spent is the sum of its rows. The meters of end users who have been idle for a week are
--- forgotten, so their old rows may have none.
+-- I01: what a window says is spent is the sum of its rows.
 CREATE VIEW audit.i01_window_spent AS
 WITH booked AS (
-    SELECT g.limit_id, g.subject, g.window_start, sum(g.actual) AS spent, max(g.admitted_at) AS admitted_at
+    SELECT g.limit_id, g.subject, g.window_start, sum(g.actual) AS spent
     FROM audit.row_legs AS g
     WHERE g.class BETWEEN 6 AND 9
     GROUP BY g.limit_id, g.subject, g.window_start
 ), stored AS (
-    SELECT m.limit_id, m.subject, m.window_start, m.spent
-    FROM ledger.meters AS m
-    JOIN tollgate.limits AS l ON l.id = m.limit_id AND l.kind = 'budget'
+    SELECT m.limit_id, m.subject, m.window_start, m.spent FROM ledger.meters AS m WHERE m.spent <> 0
 )
-SELECT limit_id, subject, window_start, s.spent AS stored, coalesce(b.spent, 0) AS booked
+SELECT limit_id, subject, window_start, coalesce(s.spent, 0) AS stored, coalesce(b.spent, 0) AS booked
 FROM stored AS s
 FULL JOIN booked AS b USING (limit_id, subject, window_start)
-JOIN tollgate.limits AS l ON l.id = limit_id
-WHERE CASE
-    WHEN s.spent IS NOT NULL THEN s.spent <> coalesce(b.spent, 0)
-    ELSE b.spent <> 0 AND (l.scope_type <> 'end_user' OR b.admitted_at > now() - interval '7 days')
-END;
+WHERE coalesce(s.spent, 0) <> coalesce(b.spent, 0);
 
 -- I02: what a window or a set of slots says is held is the sum of what open reservations hold.
 CREATE VIEW audit.i02_held AS
