@@ -34,6 +34,9 @@ type Demand struct {
 	Outputs     int64 // how many outputs: prompts × max(n, best_of)
 	NoOutput    bool  // the route makes no output tokens (embeddings, moderations, count_tokens)
 	CacheWrites bool  // the prompt asks the provider to cache parts of it
+	Images      bool  // the prompt has images
+	Audio       bool  // the prompt has audio
+	AudioOutput bool  // the client asked for spoken answers
 	Version     int   // version of the estimator
 }
 
@@ -46,6 +49,8 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 		Input:       facts.PromptTokens(),
 		Outputs:     1,
 		CacheWrites: facts.CacheWrite || facts.CacheHour,
+		Images:      facts.Images > 0,
+		Audio:       facts.Audios > 0,
 		Version:     jsonedit.EstimatorVersion,
 	}
 	var limits []string
@@ -57,6 +62,8 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	case RouteChat:
 		limits = []string{"max_tokens", "max_completion_tokens"}
 		d.Outputs, err = outputs(body, 1, "n")
+		spoken, ok := body.Get("audio") // how they shall sound; without it the provider refuses to speak
+		d.AudioOutput = ok && string(spoken) != "null"
 	case RouteCompletions:
 		limits = []string{"max_tokens"}
 		d.Outputs, err = outputs(body, int64(facts.Prompts), "n", "best_of")
@@ -186,7 +193,7 @@ func (d *Demand) Cost(t *Target, policy ReservePolicy) (money.Nano, error) {
 	if t.Price.Free {
 		return 0, nil
 	}
-	cost, err := t.Price.Ceiling(d.Input, d.Output(t, policy), 1, d.CacheWrites)
+	cost, err := t.Price.Ceiling(d, d.Output(t, policy))
 	if err != nil {
 		return 0, unpriceable(err)
 	}
@@ -218,7 +225,7 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	if t.Price == nil {
 		return e, nil
 	}
-	e.Prices = t.Price.dearest(d.Input, d.CacheWrites)
+	e.Prices = t.Price.dearest(d)
 	var err error
 	if e.Cost, err = CostAt(&e.Quantities, &e.Prices); err != nil {
 		return Estimate{}, unpriceable(err)

@@ -139,6 +139,30 @@ func TestAmountByMetric(t *testing.T) {
 	require.Equal(t, int64(100*3_750+5_000*15_000), amount(budget, governance.MetricCost, ""), "cache writes are dearer")
 }
 
+func TestCostReachesOnlyWhatTheRequestHas(t *testing.T) {
+	t.Parallel()
+	p := price()
+	p.Tiers[0].Prices[governance.UnitInputImage] = 5_000_000_000
+	p.Tiers[0].Prices[governance.UnitInputAudio] = 40_000_000_000
+	p.Tiers[0].Prices[governance.UnitOutputAudio] = 80_000_000_000
+	cost := func(body string) (in, out int64) {
+		d, err := demandOf(t, governance.RouteChat, body)
+		require.NoError(t, err)
+		e, err := d.Estimate(&governance.Target{Price: p}, nil)
+		require.NoError(t, err)
+		return int64(e.Prices[governance.UnitInput]), int64(e.Prices[governance.UnitOutput])
+	}
+	for body, want := range map[string][2]int64{
+		`{"messages":[{"content":"hi"}],"audio":null}`:                                                           {3_000_000_000, 15_000_000_000},
+		`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://h/i.png"}}]}]}`:                {5_000_000_000, 15_000_000_000},
+		`{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}}]}]}`:   {40_000_000_000, 15_000_000_000},
+		`{"messages":[{"content":"hi"}],"modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}}`: {3_000_000_000, 80_000_000_000},
+	} {
+		in, out := cost(body)
+		require.Equal(t, want, [2]int64{in, out}, body)
+	}
+}
+
 func TestF040_UnpricedTargetIsRefusedByLimitsOfCost(t *testing.T) {
 	t.Parallel()
 	d := governance.Demand{Input: 100, Outputs: 1}

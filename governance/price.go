@@ -105,16 +105,16 @@ func CostAt(q *Quantities, prices *UnitPrices) (money.Nano, error) {
 	return sum.HalfEven()
 }
 
-// Ceiling is the most that input prompt tokens and output answer tokens can cost: the dearest input price that the request
-// can reach (cache writes only where cacheWrites is set, every context tier up to the estimate, every service tier),
-// rounded up. It is what a hold of money takes.
-func (p *PriceVersion) Ceiling(input, output, requests int64, cacheWrites bool) (money.Nano, error) {
-	prices := p.dearest(input, cacheWrites)
+// Ceiling is the most that a prompt and output answer tokens can cost, rounded up: what a hold of money takes. It takes the
+// dearest prices that the request can reach: of every context tier up to the estimate and every service tier, of cache
+// writes, images and audio only where the request has them.
+func (p *PriceVersion) Ceiling(d *Demand, output int64) (money.Nano, error) {
+	prices := p.dearest(d)
 	var sum money.Sum
 	for _, part := range []struct {
 		quantity int64
 		unit     Unit
-	}{{input, UnitInput}, {output, UnitOutput}, {requests, UnitRequest}} {
+	}{{d.Input, UnitInput}, {output, UnitOutput}, {1, UnitRequest}} {
 		if err := sum.Add(part.quantity, prices[part.unit]); err != nil {
 			return 0, err
 		}
@@ -123,20 +123,32 @@ func (p *PriceVersion) Ceiling(input, output, requests int64, cacheWrites bool) 
 }
 
 // dearest returns the prices of Ceiling as those of plain input, plain output and the request.
-func (p *PriceVersion) dearest(input int64, cacheWrites bool) UnitPrices {
+func (p *PriceVersion) dearest(d *Demand) UnitPrices {
+	input, output := []Unit{UnitInput}, []Unit{UnitOutput, UnitReasoning}
+	if d.CacheWrites {
+		input = append(input, UnitCacheWrite5m, UnitCacheWrite1h)
+	}
+	if d.Images {
+		input = append(input, UnitInputImage)
+	}
+	if d.Audio {
+		input = append(input, UnitInputAudio)
+	}
+	if d.AudioOutput {
+		output = append(output, UnitOutputAudio)
+	}
 	var dearest UnitPrices
 	for i := range p.Tiers {
-		t := &p.Tiers[i]
-		if t.FromInput > input {
+		if p.Tiers[i].FromInput > d.Input {
 			continue
 		}
-		prices := t.Prices.filled()
-		dearest[UnitInput] = max(dearest[UnitInput],
-			prices[UnitInput], prices[UnitInputAudio], prices[UnitInputImage])
-		if cacheWrites {
-			dearest[UnitInput] = max(dearest[UnitInput], prices[UnitCacheWrite5m], prices[UnitCacheWrite1h])
+		prices := p.Tiers[i].Prices.filled()
+		for _, u := range input {
+			dearest[UnitInput] = max(dearest[UnitInput], prices[u])
 		}
-		dearest[UnitOutput] = max(dearest[UnitOutput], prices[UnitOutput], prices[UnitReasoning])
+		for _, u := range output {
+			dearest[UnitOutput] = max(dearest[UnitOutput], prices[u])
+		}
 		dearest[UnitRequest] = max(dearest[UnitRequest], prices[UnitRequest])
 	}
 	return dearest
