@@ -56,9 +56,11 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	var limits []string
 	var err error
 	switch route {
-	case RouteEmbeddings, RouteModerations, RouteCountTokens:
+	case RouteEmbeddings, RouteModerations:
 		d.NoOutput, d.Outputs = true, 0
 		return d, nil
+	case RouteCountTokens: // one request and nothing else (ruling 29)
+		return Demand{NoOutput: true, Version: jsonedit.EstimatorVersion}, nil
 	case RouteChat:
 		limits = []string{"max_tokens", "max_completion_tokens"}
 		d.Outputs, err = outputs(body, 1, "n")

@@ -42,7 +42,7 @@ func TestDemandOf(t *testing.T) {
 		{name: "messages", route: governance.RouteMessages, body: `{"max_tokens":9}`, declared: 9, outputs: 1},
 		{name: "embeddings", route: governance.RouteEmbeddings, body: `{"input":["abc","abc"],"n":-4}`, input: 2, noOutput: true},
 		{name: "moderations", route: governance.RouteModerations, body: `{"input":"abc"}`, input: 1, noOutput: true},
-		{name: "count_tokens", route: governance.RouteCountTokens, body: `{"max_tokens":5}`, noOutput: true},
+		{name: "count_tokens", route: governance.RouteCountTokens, body: `{"max_tokens":5,"messages":[{"content":"abc"}]}`, noOutput: true},
 		{
 			name: "cache writes", route: chat, outputs: 1, writes: true, input: 5,
 			body: `{"messages":[{"content":[{"type":"text","text":"abc","cache_control":{"type":"ephemeral"}}]}]}`,
