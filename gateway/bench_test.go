@@ -130,10 +130,6 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 		s.model("m", "small")
 	}
 	s.catalogs = &catalogs{current: governance.NewCatalog(1, time.Now(), s.models, s.targets, s.limits)}
-	if s.bench.catalogs != nil && s.bench.catalogs.err != nil {
-		s.catalogs.err = s.bench.catalogs.err
-	}
-	s.bench.catalogs = s.catalogs
 	chain := append([]gateway.Link{{Plugin: keys{demoKey: s.principal, foreignKey: s.principal}}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
 		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New()}, Ledger: s.ledger, Catalogs: s.catalogs,

@@ -1,0 +1,135 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+)
+
+func TestKey_ShowsItsHolderWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.principal.KeyModels = []string{"gpt-*"}
+		s.principal.KeyExpiresAt = time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
+		s.limit(governance.KindBudget, governance.MetricCost, 5_500_000_000)
+		s.limit(governance.KindRate, governance.MetricTokens, 1000)
+		s.limit(governance.KindRate, governance.MetricRequests, 1).Mode = governance.ModeLog
+		foreign := s.limit(governance.KindRate, governance.MetricRequests, 2)
+		foreign.Scope = governance.Scope{Type: governance.ScopeTeam, Subject: governance.Ref{ID: "*"}, Within: governance.Ref{Num: 99}}
+	})
+	b.spend.sums = []governance.SpendSum{{Cost: 1_500_000, Requests: 3, InputTokens: 40, OutputTokens: 2}}
+	a := b.get("/v1/key")
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	var key struct {
+		Label, Organization, Team string
+		Models                    []string
+		ExpiresAt                 time.Time `json:"expires_at"`
+		Limits                    []struct{ ID, Kind, Metric, Amount, Remaining, Enforcement, Bound string }
+		Today                     struct {
+			CostUSD  string `json:"cost_usd"`
+			Requests int64
+		} `json:"usage_today"`
+	}
+	require.NoError(t, json.Unmarshal(a.body, &key))
+	require.Equal(t, "demo", key.Label)
+	require.Equal(t, "acme", key.Organization)
+	require.Equal(t, "core", key.Team)
+	require.Equal(t, []string{"gpt-*"}, key.Models)
+	require.Equal(t, 2027, key.ExpiresAt.Year())
+	require.Len(t, key.Limits, 2, "limits in log mode and those of others are not shown")
+	require.Equal(t, "5.5", key.Limits[0].Amount)
+	require.Equal(t, "1000", key.Limits[1].Remaining)
+	require.NotEmpty(t, key.Limits[0].Bound)
+	require.Equal(t, "0.0015", key.Today.CostUSD)
+	require.Equal(t, governance.SpendFilter{Organization: "org_000000000001", Key: "key_000000000003", From: b.spend.filter.From}, b.spend.filter)
+
+	b.spend.err = governance.ErrStoreAway
+	require.Equal(t, "data_store_unavailable", b.get("/v1/key").failure(t).Code)
+}
+
+func TestUsage_IsTheKeysOwn(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.spend.sums = []governance.SpendSum{{Group: map[string]string{"model": "m"}, Cost: 10, Requests: 1}}
+	a := b.get("/v1/usage?group_by=model,day&from=2026-01-01T00:00:00Z")
+	require.Equal(t, http.StatusOK, a.StatusCode)
+	require.JSONEq(t, `{"items":[{"group":{"model":"m"},"cost_usd":"0.00000001","requests":1,"input_tokens":0,"output_tokens":0}],"next_cursor":null}`, a.text())
+	require.Equal(t, "key_000000000003", b.spend.filter.Key)
+	require.Equal(t, 2026, b.spend.filter.From.Year())
+	require.Equal(t, http.StatusBadRequest, b.get("/v1/usage?from=yesterday").StatusCode)
+}
+
+func TestReceipt_IsForTheKeyThatMadeTheRequest(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	id := ids.New(time.Now())
+	origin := governance.Origin{RequestID: id, Attempt: 1, Key: governance.Ref{Num: 3, ID: "key_000000000003"}, Model: "m"}
+	row := governance.SpendRow{AttemptID: id, Kind: governance.RowUsage, Origin: origin, Cost: 42, PriceID: "price_000000000007"}
+	row.Quantities[governance.UnitInput], row.Prices[governance.UnitInput] = 3, 1_000_000_000
+	b.spend.receipt = governance.Receipt{RequestID: id, Status: "settling", Rows: []governance.SpendRow{row}, Cost: 42, Reservations: []governance.OpenReservation{{Origin: origin}}}
+	a := b.get("/v1/receipts/" + id.String())
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	var r struct {
+		Status  string
+		CostUSD string `json:"cost_usd"`
+		Rows    []struct {
+			Quantities map[string]int64
+			UnitPrices map[string]string `json:"unit_prices"`
+		}
+		Open []struct{ Attempt int }
+	}
+	require.NoError(t, json.Unmarshal(a.body, &r))
+	require.Equal(t, "settling", r.Status)
+	require.Equal(t, "0.000000042", r.CostUSD)
+	require.Equal(t, map[string]int64{"input": 3}, r.Rows[0].Quantities)
+	require.Equal(t, map[string]string{"input": "1"}, r.Rows[0].UnitPrices)
+	require.Len(t, r.Open, 1)
+
+	require.Equal(t, http.StatusNotFound, b.get("/v1/receipts/"+ids.New(time.Now()).String()).StatusCode)
+	b.spend.receipt.Rows[0].Origin.Key.Num = 4
+	require.Equal(t, http.StatusNotFound, b.get("/v1/receipts/"+id.String()).StatusCode, "another key's request")
+}
+
+func TestDryRunsReserveNothing(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.limit(governance.KindBudget, governance.MetricCost, 1)
+		s.limit(governance.KindRate, governance.MetricRequests, 5)
+	})
+	responses := strings.NewReplacer(`"messages":[{"role":"user","content":"Say hello."}]`, `"input":"Say hello."`).Replace(chatBody)
+	for _, a := range []answer{b.chat("X-Tollgate-Dry-Run", "true"), b.post("/v1/estimate", chatBody), b.post("/v1/estimate?route=responses", responses)} {
+		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+		var out struct {
+			WouldAdmit bool `json:"would_admit"`
+			Limits     []struct {
+				Kind        string
+				Wanted      string
+				WouldRefuse bool `json:"would_refuse"`
+			}
+			Estimate struct {
+				Input  int64  `json:"input_tokens"`
+				Output int64  `json:"output_tokens"`
+				Cost   string `json:"cost_usd"`
+				Price  string `json:"price_version"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(a.body, &out))
+		require.False(t, out.WouldAdmit)
+		require.Len(t, out.Limits, 2)
+		require.True(t, out.Limits[0].WouldRefuse)
+		require.False(t, out.Limits[1].WouldRefuse)
+		require.Positive(t, out.Estimate.Input)
+		require.Equal(t, int64(4096), out.Estimate.Output)
+		require.Equal(t, "price_000000000007", out.Estimate.Price)
+	}
+	require.Empty(t, b.ledger.admitted())
+	require.Zero(t, b.mock.Counts().Count)
+}
