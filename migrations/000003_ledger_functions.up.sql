@@ -194,6 +194,8 @@ DECLARE
     n_carried  bigint[];
     ended      boolean;
     growth     bigint;
+    earliest   uuid;
+    latest     uuid;
     stale      boolean;
     clean      boolean := true; -- every admission of the batch can still be admitted
     fits       boolean;
@@ -229,6 +231,16 @@ BEGIN
             WHERE m.limit_id = k_limits[x.k] AND m.subject = k_subjects[x.k] AND m.window_start = k_windows[x.k]);
         IF m_limits IS NOT NULL THEN
             verdict := 'missing';
+            RETURN;
+        END IF;
+    END IF;
+
+    -- An attempt that has a row is not reserved again. Who settles it meanwhile has reserved it before, and then the insert
+    -- below fails.
+    IF nr > 0 AND NOT p_careful THEN
+        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) JOIN ledger.rows AS w ON w.attempt_id = r.id;
+        IF count_ > 0 THEN
+            verdict := 'conflict';
             RETURN;
         END IF;
     END IF;
@@ -511,21 +523,17 @@ BEGIN
             r_status := NULL;
         END IF;
         -- An id carries the time it was made at; partitions and the sweeper's low water rely on it.
-        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id)
-        WHERE r.id >= ledger.id_at(decided_at + interval '60 seconds') OR r.id < ledger.id_at(decided_at - interval '1 hour');
+        earliest := ledger.id_at(decided_at - interval '1 hour');
+        latest := ledger.id_at(decided_at + interval '60 seconds');
+        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) WHERE r.id < earliest OR r.id >= latest;
         IF count_ > 0 THEN
             clean := false;
             r_status := coalesce(r_status, array_fill(NULL::smallint, ARRAY[nr]));
             FOR j IN 1..nr LOOP
-                IF r_ids[j] >= ledger.id_at(decided_at + interval '60 seconds') OR r_ids[j] < ledger.id_at(decided_at - interval '1 hour') THEN
+                IF r_ids[j] < earliest OR r_ids[j] >= latest THEN
                     r_status[j] := 5;
                 END IF;
             END LOOP;
-        END IF;
-        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) JOIN ledger.rows AS w ON w.attempt_id = r.id;
-        IF count_ > 0 AND NOT p_careful THEN
-            verdict := 'conflict';
-            RETURN;
         END IF;
         IF p_careful THEN
             r_status := coalesce(r_status, array_fill(NULL::smallint, ARRAY[nr]));

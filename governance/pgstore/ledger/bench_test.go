@@ -1,0 +1,71 @@
+package ledger_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
+)
+
+// BenchmarkPairs measures admissions with their settlements through four ledgers on four meters that all of them want.
+// A figure from a server without fsync says little.
+func BenchmarkPairs(b *testing.B) {
+	db := newDatabase(b)
+	const plenty = 1_000_000_000
+	holds := func(subject int64, limits ...*governance.Limit) []governance.Hold {
+		h := make([]governance.Hold, len(limits))
+		for i, l := range limits {
+			h[i] = hold(l, subject, 1)
+		}
+		return h
+	}
+	limits := []*governance.Limit{
+		db.limit(b, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests, Amount: plenty}),
+		db.limit(b, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricTokens, Amount: plenty}),
+		db.limit(b, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost, Amount: plenty * 1000}),
+		db.limit(b, governance.Limit{Kind: governance.KindConcurrency, Metric: governance.MetricRequests, Amount: plenty}),
+	}
+	var batches, items atomic.Int64
+	ledgers := make([]*ledger.Ledger, 4)
+	for i := range ledgers {
+		ledgers[i] = start(b, ledger.Options{Pool: db.Pool, Observer: ledger.Observer{
+			Batch: func(s, a int, _ time.Duration) { batches.Add(1); items.Add(int64(s + a)) },
+		}})
+	}
+	for _, c := range []struct {
+		name     string
+		subjects int64
+	}{{"hot", 1}, {"thousand", 1000}} {
+		b.Run(c.name, func(b *testing.B) {
+			batches.Store(0)
+			items.Store(0)
+			var next atomic.Int64
+			var group sync.WaitGroup
+			for w := range 256 * len(ledgers) {
+				l := ledgers[w%len(ledgers)]
+				group.Go(func() {
+					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
+						r := request(l, holds(1+n%c.subjects, limits...)...)
+						if _, err := l.Reserve(b.Context(), r); err != nil {
+							b.Error(err)
+							return
+						}
+						if err := l.Settle(b.Context(), used(r.ID, 1, 0, 1)); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			group.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+			b.ReportMetric(float64(items.Load())/float64(max(batches.Load(), 1)), "items/batch")
+		})
+	}
+	require.Zero(b, db.count(b, "SELECT count(*) FROM ledger.reservations"))
+}
