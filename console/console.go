@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/tollgate-gateway/tollgate/governance"
-	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/internal/version"
 )
@@ -42,8 +41,8 @@ type Options struct {
 	Prices        governance.PriceStore
 	Spend         governance.SpendStore
 	Audit         governance.AuditStore
-	// Resolver settles what expired without anyone knowing what was used. Nil: reservations can only be listed.
-	Resolver Resolver
+	// Decisions adds to the ledger what people decide.
+	Decisions governance.SpendDecisions
 	// Processes lists the processes of the fleet. Nil: there is no resource "nodes".
 	Processes Processes
 
@@ -56,14 +55,6 @@ type Options struct {
 	// Now is the clock by which states are dated and new prices begin. Nil: time.Now. Decisions use the database's.
 	Now func() time.Time
 	Log zerolog.Logger
-}
-
-// Resolver gives provisional charges their final amount.
-type Resolver interface {
-	// Reservation returns one open or provisional reservation, or ErrNotFound.
-	Reservation(ctx context.Context, by governance.Actor, id ids.ID) (governance.OpenReservation, error)
-	// Resolve writes the late adjustment and its audit row. governance.ErrAlreadyClosed: it has its final amount.
-	Resolve(ctx context.Context, by governance.Actor, s governance.Settlement) error
 }
 
 // Process is one running gateway or control plane.
@@ -195,6 +186,7 @@ func (s *server) register(api huma.API) {
 	s.registerPrices(api)
 	s.registerSpend(api)
 	s.registerReservations(api)
+	s.registerDecisions(api)
 	s.registerAudit(api)
 	s.registerNodes(api)
 }

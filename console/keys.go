@@ -28,7 +28,7 @@ type key struct {
 	UserName         *string    `json:"user_name"`
 	Name             string     `json:"name"`
 	Status           string     `json:"status" enum:"active,blocked,expired,revoked,deleted"`
-	Models           []string   `json:"models,format:emitnull" doc:"Patterns over public model names; null: all that the organization is offered, []: none"`
+	Models           []string   `json:"models" doc:"Patterns over public model names; null: all that the organization is offered, []: none"`
 	ExpiresAt        *time.Time `json:"expires_at"`
 	Blocked          bool       `json:"blocked"`
 	RevokedAt        *time.Time `json:"revoked_at"`
@@ -130,7 +130,6 @@ func firstLimits(rules []firstLimit, scope governance.ScopeType) ([]governance.L
 
 type keyPatch struct {
 	Name         change[string]       `json:"name,omitzero" minLength:"1" maxLength:"200"`
-	UserID       clearable[string]    `json:"user_id,omitzero" pattern:"^user_[0-9A-Za-z]{12}$" patternDescription:"a user's id"`
 	Models       clearable[[]string]  `json:"models,omitzero" maxItems:"200" doc:"null: all that the organization is offered; []: none"`
 	ExpiresAt    clearable[time.Time] `json:"expires_at,omitzero" doc:"null: never"`
 	Blocked      change[bool]         `json:"blocked,omitzero"`
@@ -142,9 +141,6 @@ func (p keyPatch) apply(k *governance.VirtualKey) error {
 	p.Models.to(&k.Models)
 	p.Blocked.to(&k.Blocked)
 	p.BudgetStatus.to(&k.BudgetStatus)
-	if p.UserID.given {
-		k.User = governance.Ref{ID: p.UserID.value}
-	}
 	if p.ExpiresAt.given {
 		given := &p.ExpiresAt.value
 		if p.ExpiresAt.null {
@@ -203,7 +199,7 @@ func (s *server) registerKeys(api huma.API) {
 		return out, err
 	})
 
-	registerUpdate[governance.VirtualKey, key, keyPatch](api, keys, "organization_id", "team_id", "limits")
+	registerUpdate[governance.VirtualKey, key, keyPatch](api, keys, "organization_id", "team_id", "user_id", "limits")
 	registerDelete(api, keys)
 	s.registerRotate(api, keys)
 

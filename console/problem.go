@@ -133,6 +133,8 @@ func bodyLocation(field string) string {
 	switch {
 	case field == "":
 		return "body"
+	case field == "cursor", field == "group_by", field == "time_zone": // the stores' names of query parameters
+		return "query." + field
 	case strings.HasPrefix(field, "path."), strings.HasPrefix(field, "query."), strings.HasPrefix(field, "header."):
 		return field
 	}

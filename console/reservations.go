@@ -2,14 +2,12 @@ package console
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tollgate-gateway/tollgate/governance"
-	"github.com/tollgate-gateway/tollgate/internal/ids"
 )
 
 // reservation is an attempt that is not finally settled.
@@ -62,19 +60,6 @@ type reservationQuery struct {
 	State        string `query:"state" enum:"open,provisional"`
 }
 
-// resolution says what a provisional charge finally is: by policy, or by the evidence of what was used.
-type resolution struct {
-	Policy     string           `json:"policy,omitempty" enum:"keep,estimate,zero" doc:"keep: what was reserved; estimate: the prompt alone; zero: nothing. Or quantities"`
-	Quantities map[string]int64 `json:"quantities,omitempty" doc:"What was used: unit to number. Or policy"`
-}
-
-type resolveInput struct {
-	ID   string `path:"id"`
-	Body resolution
-}
-
-type reservationOutput struct{ Body reservation }
-
 func (s *server) registerReservations(api huma.API) {
 	list := operation(http.MethodGet, "/reservations", "list-reservations", "reservations", "List open reservations and provisional charges, oldest first")
 	handle(api, list, "reservation", func(ctx context.Context, in *reservationQuery) (*pageOutput[reservation], error) {
@@ -85,83 +70,6 @@ func (s *server) registerReservations(api huma.API) {
 		}
 		return pageOf(rows, next, viewReservation), nil
 	})
-	if s.Resolver == nil {
-		return
-	}
-	resolve := operation(http.MethodPost, "/reservations/{id}/resolve", "post-reservations-resolve", "reservations",
-		"Give a provisional charge its final amount", http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
-	resolve.DefaultStatus = http.StatusOK
-	handle(api, resolve, "reservation", func(ctx context.Context, in *resolveInput) (*reservationOutput, error) {
-		r, err := s.resolve(ctx, in)
-		if err != nil {
-			return nil, err
-		}
-		return &reservationOutput{Body: viewReservation(r)}, nil
-	})
-}
-
-func (s *server) resolve(ctx context.Context, in *resolveInput) (governance.OpenReservation, error) {
-	var none governance.OpenReservation
-	id, err := ids.Parse(in.ID)
-	if err != nil {
-		return none, governance.ErrNotFound
-	}
-	if (in.Body.Policy == "") == (in.Body.Quantities == nil) {
-		return none, invalidField("policy", "policy or quantities is needed")
-	}
-	r, err := s.Resolver.Reservation(ctx, actorOf(ctx), id)
-	if err != nil {
-		return none, err
-	}
-	if r.State != "provisional" {
-		return none, newProblem(http.StatusConflict, codeConflict, "The call is still under way; it settles by itself.")
-	}
-	settlement, err := settlementOf(r, in.Body)
-	if err != nil {
-		return none, err
-	}
-	err = s.Resolver.Resolve(ctx, actorOf(ctx), settlement)
-	if errors.Is(err, governance.ErrAlreadyClosed) {
-		return none, newProblem(http.StatusConflict, codeConflict, "The charge has its final amount already.")
-	}
-	return r, err
-}
-
-// settlementOf is what a resolution settles a reservation to.
-func settlementOf(r governance.OpenReservation, by resolution) (governance.Settlement, error) {
-	s := governance.Settlement{
-		ID: r.ID, Outcome: governance.OutcomeExpired, Source: governance.UsageEstimate, Prices: r.Estimate.Prices,
-		Requests: governance.BasisHold, Rate: governance.BasisHold, Budget: governance.BasisActual,
-	}
-	switch by.Policy {
-	case "keep":
-		s.Quantities, s.Cost, s.Budget, s.Source = r.Estimate.Quantities, r.Estimate.Cost, governance.BasisHold, governance.UsageReservation
-		return s, nil
-	case "zero":
-		s.Budget, s.Source = governance.BasisZero, governance.UsageZero
-		return s, nil
-	case "estimate":
-		for u := range governance.UnitOutput {
-			s.Quantities[u] = r.Estimate.Quantities[u]
-		}
-		s.Quantities[governance.UnitRequest] = r.Estimate.Quantities[governance.UnitRequest]
-	default:
-		for name, n := range by.Quantities {
-			u, ok := governance.ParseUnit(name)
-			if !ok {
-				return s, invalidField("quantities."+name, "is not a unit")
-			}
-			if n < 0 || n > governance.MaxTokens {
-				return s, invalidField("quantities."+name, "is out of range")
-			}
-			s.Quantities[u] = n
-		}
-	}
-	var err error
-	if s.Cost, err = governance.CostAt(&s.Quantities, &s.Prices); err != nil {
-		return s, invalidField("quantities", err.Error())
-	}
-	return s, nil
 }
 
 // node is one process of the fleet.

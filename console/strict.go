@@ -158,7 +158,8 @@ func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune
 func jsonFormat() huma.Format {
 	return huma.Format{
 		Marshal: func(w io.Writer, v any) error {
-			return json.MarshalWrite(w, v, json.Deterministic(true))
+			// A nil list of patterns means "no narrowing", an empty one "none": the difference must show.
+			return json.MarshalWrite(w, v, json.Deterministic(true), json.FormatNilSliceAsNull(true))
 		},
 		Unmarshal: func(data []byte, v any) error {
 			err := json.Unmarshal(data, v, json.RejectUnknownMembers(true))

@@ -100,7 +100,7 @@ type team struct {
 	OrganizationName string   `json:"organization_name"`
 	Name             string   `json:"name"`
 	Blocked          bool     `json:"blocked"`
-	Models           []string `json:"models,format:emitnull" doc:"Patterns over public model names that narrow its keys'; null: no narrowing, []: none"`
+	Models           []string `json:"models" doc:"Patterns over public model names that narrow its keys'; null: no narrowing, []: none"`
 	Limits           []Limit  `json:"limits,omitempty" nullable:"false" doc:"Its own limits; absent in lists"`
 }
 
