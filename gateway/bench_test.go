@@ -402,7 +402,7 @@ func (l *ledger) Reserve(_ context.Context, r governance.ReserveRequest) (govern
 	}
 	out := governance.Reservation{ID: r.ID, AdmittedAt: time.Now()}
 	for _, h := range r.Holds {
-		if !h.Carried {
+		if !h.Carried || h.Limit.Kind == governance.KindConcurrency { // a carried slot was given back a moment ago
 			l.used[[2]int64{h.Limit.Num, h.Subject}] += h.Amount
 		}
 		out.Levels = append(out.Levels, l.level(h))
@@ -442,9 +442,7 @@ func (l *ledger) close(s governance.Settlement) error {
 		key := [2]int64{h.Limit.Num, h.Subject}
 		switch {
 		case h.Limit.Kind == governance.KindConcurrency:
-			if !s.Carry {
-				l.used[key] -= h.Amount
-			}
+			l.used[key] -= h.Amount
 		case h.Limit.Metric == governance.MetricRequests:
 			if s.Release {
 				l.used[key] -= h.Amount

@@ -38,6 +38,7 @@ type call struct {
 	took       []int             // links of the chain that took part, in the order in which they began
 	open       *attempt          // reserved and not closed
 	attempts   []plugins.Attempt // closed ones
+	kept       []governance.Hold // of closed attempts that keep their request
 	levels     []governance.Level
 	claimed    bool     // an idempotency key is in flight
 	warnings   []string // for the client

@@ -19,8 +19,7 @@ const statusClientLeft = 499
 // settle closes an attempt in the ledger and returns what was booked. It waits no longer than wait: while the store is
 // away the ledger keeps the settlement in its outbox. It does not depend on the client.
 func (c *call) settle(a *attempt, wait time.Duration) governance.Settlement {
-	a.ending.Generating = a.sending.generating()
-	s := a.ending.Settlement()
+	s := a.settlement()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), wait)
 	defer cancel()
 	began := time.Now()
@@ -84,11 +83,6 @@ func (c *call) tell() {
 		name = c.route.name
 	}
 	c.g.metrics.requests(name, strconv.Itoa(c.status), code)
-	c.g.metrics.duration(total.Seconds(), name)
-	if c.firstByte > 0 {
-		c.g.metrics.firstByte(c.firstByte.Seconds(), name)
-		c.g.metrics.overhead(c.overhead.Seconds(), name)
-	}
 	line := c.log.Info()
 	if c.status >= http.StatusInternalServerError {
 		line = c.log.Error()

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,12 +35,12 @@ type attempt struct {
 	holds    []governance.Hold
 	ending   governance.Ending
 	sending  sending
-	carried  bool // settled together with the reservation of the next attempt
 
 	// The life of the upstream's side. timer ends it when the upstream is silent; watchers end it when others do.
 	cancel   context.CancelCauseFunc
 	ctx      context.Context
 	timer    *time.Timer
+	leaving  sync.Once
 	left     atomic.Bool // the client has left and the answer is read on for its usage
 	askUsage bool        // the usage frame of a stream is there because we asked for it
 }
@@ -122,22 +123,11 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 		case errors.Is(err, governance.ErrOverloaded):
 			return nil, &governance.Error{Code: governance.CodeGatewayOverloaded, Public: "Too many requests wait for admission.", Err: err}
 		case c.gone():
-			c.discard(a)
-			return nil, errClientLeft
+			return nil, errClientLeft // the ledger itself releases what nobody waited for
 		}
 		return nil, &governance.Error{
 			Code: governance.CodeLimitStoreUnavailable, Public: "The limits cannot be checked at the moment, so nothing was forwarded.", Err: err,
 		}
-	}
-}
-
-// discard makes sure that an admission whose outcome nobody waited for holds nothing: the ledger keeps a tombstone if the
-// release comes first.
-func (c *call) discard(a *attempt) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), c.g.cfg.AnswerHold)
-	defer cancel()
-	if err := c.g.ledger.Settle(ctx, a.ending.Settlement()); err != nil && !errors.Is(err, governance.ErrAlreadyClosed) {
-		c.log.Debug().Err(err).Msg("release of an abandoned admission is still open")
 	}
 }
 
@@ -197,13 +187,13 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	if c.Stream {
 		request.HardExpiry = c.g.cfg.StreamExpiry
 	}
-	if before := c.open; before != nil {
-		s := before.ending.Settlement()
-		if !s.Release {
-			s.Carry = carry(before.holds, holds)
-		}
+	if c.open != nil {
+		s := c.open.settlement()
+		s.Carry = c.open.carrySlots(holds, s)
 		request.Closes = &s
+		c.keep(c.open, s)
 	}
+	carryRequests(c.kept, holds)
 	return a, request, nil
 }
 
@@ -243,23 +233,45 @@ func (c *call) affords(t *governance.Target, e governance.Estimate) error {
 	return nil
 }
 
-// carry marks the requests and slots that the earlier attempt of the same call has taken already, and reports whether there
-// are any. A target's own count per attempt (ruling 17).
-func carry(before, now []governance.Hold) bool {
-	any := false
-	for i := range now {
-		l := now[i].Limit
-		once := l.Kind == governance.KindConcurrency || l.Metric == governance.MetricRequests
-		if !once || l.Scope.Type == governance.ScopeTarget {
-			continue
-		}
-		for j := range before {
-			if before[j].Limit.Num == l.Num && before[j].Subject == now[i].Subject {
-				now[i].Carried, any = true, true
-			}
+// carrySlots marks the slots that an attempt hands to the one that closes it, and reports whether there are any. A target's
+// own count per attempt (ruling 17), and what was released must be asked for again.
+func (a *attempt) carrySlots(next []governance.Hold, s governance.Settlement) bool {
+	carried := false
+	for i := range next {
+		slot := next[i].Limit.Kind == governance.KindConcurrency && next[i].Limit.Scope.Type != governance.ScopeTarget
+		if slot && !s.Release && holdsSame(a.holds, &next[i]) {
+			next[i].Carried, carried = true, true
 		}
 	}
-	return any
+	return carried
+}
+
+// keep notes the requests that an attempt has taken for good, for the attempts after it.
+func (c *call) keep(a *attempt, s governance.Settlement) {
+	if s.Requests != governance.BasisZero {
+		c.kept = append(c.kept, a.holds...)
+	}
+}
+
+// carryRequests marks the requests that an earlier attempt of the same call has taken for good.
+func carryRequests(kept, next []governance.Hold) {
+	for i := range next {
+		next[i].Carried = next[i].Carried || isRequest(&next[i]) && holdsSame(kept, &next[i])
+	}
+}
+
+// isRequest reports whether a hold is of the kind that a client's call takes once, over all its attempts.
+func isRequest(h *governance.Hold) bool {
+	return h.Limit.Kind == governance.KindRate && h.Limit.Metric == governance.MetricRequests && h.Limit.Scope.Type != governance.ScopeTarget
+}
+
+func holdsSame(all []governance.Hold, h *governance.Hold) bool {
+	for i := range all {
+		if all[i].Limit.Num == h.Limit.Num && all[i].Subject == h.Subject {
+			return true
+		}
+	}
+	return false
 }
 
 // closed notes that the attempt before was settled together with an admission, or with its refusal.
@@ -355,21 +367,23 @@ func (c *call) patience(more bool) time.Duration {
 
 // left is told that the client has left. The target decides whether the answer is aborted or read on for its usage.
 func (c *call) left(a *attempt) {
-	if a.target.OnDisconnect != governance.DisconnectDrain {
-		a.cancel(errClientLeft)
-		return
-	}
-	select {
-	case c.g.drains <- struct{}{}:
-	default:
-		a.cancel(errClientLeft)
-		return
-	}
-	a.left.Store(true)
-	bound := time.AfterFunc(c.g.cfg.DrainTime, func() { a.cancel(errClientLeft) })
-	context.AfterFunc(a.ctx, func() {
-		bound.Stop()
-		<-c.g.drains
+	a.leaving.Do(func() {
+		if a.target.OnDisconnect != governance.DisconnectDrain {
+			a.cancel(errClientLeft)
+			return
+		}
+		select {
+		case c.g.drains <- struct{}{}:
+		default:
+			a.cancel(errClientLeft)
+			return
+		}
+		a.left.Store(true)
+		bound := time.AfterFunc(c.g.cfg.DrainTime, func() { a.cancel(errClientLeft) })
+		context.AfterFunc(a.ctx, func() {
+			bound.Stop()
+			<-c.g.drains
+		})
 	})
 }
 
@@ -512,10 +526,15 @@ type statusError int
 
 func (s statusError) Error() string { return "upstream status " + http.StatusText(int(s)) }
 
+// settlement is what the attempt's facts amount to now.
+func (a *attempt) settlement() governance.Settlement {
+	a.ending.Generating = a.sending.generating()
+	return a.ending.Settlement()
+}
+
 // conclude takes note of a closed attempt.
 func (c *call) conclude(a *attempt, s governance.Settlement) {
 	c.open = nil
-	c.g.metrics.attempts(a.target.Provider.Name, string(s.Outcome))
 	if s.Outcome == governance.OutcomeComplete && s.Source == governance.UsageEstimate {
 		c.g.metrics.noUsage(a.target.Provider.Name)
 	}

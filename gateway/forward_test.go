@@ -129,6 +129,23 @@ func TestRuling17_OneCallTakesItsRequestAndSlotOnce(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, b.chat().StatusCode, "the one request is spent")
 }
 
+func TestRuling17_ARefusedTargetBetweenTwoAttemptsCostsNothing(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "status(500)", "small", "small")
+		s.limit(governance.KindRate, governance.MetricRequests, 1)
+		s.limit(governance.KindConcurrency, governance.MetricRequests, 1)
+		full := s.limit(governance.KindRate, governance.MetricRequests, 0)
+		full.Scope = governance.Scope{Type: governance.ScopeTarget, Subject: governance.Ref{Num: 2}}
+	})
+	a := b.chat()
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.Equal(t, "provider-3", a.Header.Get("X-Tollgate-Provider"))
+	require.Len(t, b.settled(2), 2)
+	require.Zero(t, b.ledger.held())
+	require.Equal(t, "rate_limit_exceeded", b.chat().failure(t).Code, "the slot is free, the one request is spent")
+}
+
 func TestRuling17_AnUnsentAttemptGivesBackWhatItTook(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {

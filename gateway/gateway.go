@@ -217,33 +217,25 @@ func (l *lifetime) close() <-chan struct{} {
 	return l.idle
 }
 
-// metrics are the gateway's own. Labels come from the route table, the code table and configured ids.
+// metrics are what only the gateway can tell; the telemetry plugin tells the rest from the records. Labels come from the
+// route table, the code table and configured ids.
 type metrics struct {
 	requests   func(values ...string)
-	attempts   func(values ...string)
 	noUsage    func(values ...string)
 	unsettled  func(values ...string)
 	dropped    func(values ...string)
-	duration   func(value float64, values ...string)
-	firstByte  func(value float64, values ...string)
-	overhead   func(value float64, values ...string)
 	admission  func(value float64, values ...string)
 	settlement func(value float64, values ...string)
 }
 
 func newMetrics(r plugins.Registry) metrics {
-	fast := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	slow := []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	buckets := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	return metrics{
-		requests:   r.Counter("tollgate_gateway_requests_total", "Calls by route, status and error code.", "route", "status", "code"),
-		attempts:   r.Counter("tollgate_gateway_attempts_total", "Upstream attempts by provider and outcome.", "provider", "outcome"),
+		requests:   r.Counter("tollgate_gateway_requests_total", "Everything that was asked of the listener, by route, status and error code.", "route", "status", "code"),
 		noUsage:    r.Counter("tollgate_gateway_usage_missing_total", "Whole answers without valid usage, by provider.", "provider"),
 		unsettled:  r.Counter("tollgate_gateway_settlements_late_total", "Settlements that had not committed when the answer ended."),
 		dropped:    r.Counter("tollgate_gateway_records_dropped_total", "Finished calls that the recorders' queue had no room for."),
-		duration:   r.Histogram("tollgate_gateway_request_duration_seconds", "Time from a call's arrival to its end.", slow, "route"),
-		firstByte:  r.Histogram("tollgate_gateway_first_byte_seconds", "Time from a call's arrival to the first byte of its answer.", slow, "route"),
-		overhead:   r.Histogram("tollgate_gateway_overhead_seconds", "Tollgate's own share of a call, up to the first byte of its answer.", fast, "route"),
-		admission:  r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", fast, "result"),
-		settlement: r.Histogram("tollgate_gateway_settlement_seconds", "Time of a settlement in the ledger.", fast),
+		admission:  r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", buckets, "result"),
+		settlement: r.Histogram("tollgate_gateway_settlement_seconds", "Time of a settlement in the ledger.", buckets),
 	}
 }

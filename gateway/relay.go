@@ -101,6 +101,7 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	} else if data != nil {
 		body = data
 	}
+	a.ending.ClientLeft = a.left.Load()
 	settled := c.settle(a, c.g.cfg.AnswerHold)
 	if a.left.Load() {
 		return errClientLeft

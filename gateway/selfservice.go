@@ -210,29 +210,15 @@ func (c *call) serveKey() error {
 	return c.reply(state)
 }
 
-// ownLimits lists the limits that hold for every call of a principal. Limits in log mode are not shown to clients.
+// ownLimits lists the limits that hold for calls of a principal. Limits in log mode are not shown to clients.
 func ownLimits(catalog *governance.Catalog, p *governance.Principal, now time.Time) []governance.LevelQuery {
+	caller := governance.Caller{Organization: p.Organization.Num, Team: p.Team.Num, Key: p.Key.Num, User: p.User.Num}
 	var queries []governance.LevelQuery
-	for _, s := range []struct {
-		scope   governance.ScopeType
-		subject int64
-	}{
-		{governance.ScopeOrganization, p.Organization.Num},
-		{governance.ScopeTeam, p.Team.Num},
-		{governance.ScopeKey, p.Key.Num},
-		{governance.ScopeUser, p.User.Num},
-	} {
-		if s.subject == 0 {
-			continue
-		}
-		for _, l := range slices.Concat(catalog.Limits.Named(s.scope, s.subject), catalog.Limits.Each(s.scope)) {
-			foreign := !l.Organization.IsZero() && l.Organization.Num != p.Organization.Num
-			elsewhere := !l.Scope.Within.IsZero() && l.Scope.Within.Num != p.Organization.Num && l.Scope.Within.Num != p.Team.Num
-			over := !l.ExpiresAt.IsZero() && !now.Before(l.ExpiresAt) || now.Before(l.StartsAt)
-			if foreign || elsewhere || over || l.Mode == governance.ModeLog {
-				continue
+	for _, kind := range []governance.Kind{governance.KindRate, governance.KindBudget, governance.KindConcurrency} {
+		for _, applied := range catalog.Limits.Applied(kind, &caller, now) {
+			if applied.Limit.Mode != governance.ModeLog {
+				queries = append(queries, governance.LevelQuery{Limit: applied.Limit, Subject: applied.Subject})
 			}
-			queries = append(queries, governance.LevelQuery{Limit: l, Subject: s.subject})
 		}
 	}
 	return queries

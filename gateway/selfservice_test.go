@@ -22,7 +22,7 @@ func TestKey_ShowsItsHolderWhatIsLeft(t *testing.T) {
 		s.limit(governance.KindRate, governance.MetricTokens, 1000)
 		s.limit(governance.KindRate, governance.MetricRequests, 1).Mode = governance.ModeLog
 		foreign := s.limit(governance.KindRate, governance.MetricRequests, 2)
-		foreign.Scope = governance.Scope{Type: governance.ScopeTeam, Subject: governance.Ref{ID: "*"}, Within: governance.Ref{Num: 99}}
+		foreign.Scope = governance.Scope{Type: governance.ScopeTeam, Subject: governance.Ref{ID: "*"}, WithinType: governance.ScopeOrganization, Within: governance.Ref{Num: 99}}
 	})
 	b.spend.sums = []governance.SpendSum{{Cost: 1_500_000, Requests: 3, InputTokens: 40, OutputTokens: 2}}
 	a := b.get("/v1/key")
@@ -44,8 +44,8 @@ func TestKey_ShowsItsHolderWhatIsLeft(t *testing.T) {
 	require.Equal(t, []string{"gpt-*"}, key.Models)
 	require.Equal(t, 2027, key.ExpiresAt.Year())
 	require.Len(t, key.Limits, 2, "limits in log mode and those of others are not shown")
-	require.Equal(t, "5.5", key.Limits[0].Amount)
-	require.Equal(t, "1000", key.Limits[1].Remaining)
+	require.Equal(t, "1000", key.Limits[0].Remaining)
+	require.Equal(t, "5.5", key.Limits[1].Amount)
 	require.NotEmpty(t, key.Limits[0].Bound)
 	require.Equal(t, "0.0015", key.Today.CostUSD)
 	require.Equal(t, governance.SpendFilter{Organization: "org_000000000001", Key: "key_000000000003", From: b.spend.filter.From}, b.spend.filter)

@@ -14,8 +14,8 @@ type Caller struct {
 	Key          int64
 	User         int64
 	EndUser      int64
-	ModelName    string // public name that was asked for
-	Route        string
+	ModelName    string // public name that was asked for; empty: whatever models a limit counts
+	Route        string // empty: whatever routes a limit counts
 }
 
 // subject returns the member of a scope that the call belongs to; 0: none.
@@ -84,7 +84,9 @@ func (l *Limit) counts(c *Caller, at time.Time) bool {
 	case !l.ExpiresAt.IsZero() && !at.Before(l.ExpiresAt):
 		return false
 	default:
-		return Covers(l.Models, c.ModelName) && (len(l.Routes) == 0 || slices.Contains(l.Routes, c.Route))
+		model := c.ModelName == "" || Covers(l.Models, c.ModelName)
+		route := c.Route == "" || len(l.Routes) == 0 || slices.Contains(l.Routes, c.Route)
+		return model && route
 	}
 }
 
