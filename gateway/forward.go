@@ -43,6 +43,7 @@ type attempt struct {
 	leaving  sync.Once
 	left     atomic.Bool // the client has left and the answer is read on for its usage
 	askUsage bool        // the usage frame of a stream is there because we asked for it
+	oweUsage bool        // the client asked for one, and the upstream could not be asked
 }
 
 // forward tries the targets in their order until one answers. Every attempt is reserved on its own, under one deadline and
@@ -393,7 +394,6 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 	if a.target.UpstreamModel != c.Model {
 		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
 	}
-	a.askUsage = false
 	if hasStreamOptions(c.route.dialect) {
 		asked, _, err := c.Body.Bool("stream_options", "include_usage")
 		_, given := c.Body.Get("stream_options")
@@ -402,6 +402,7 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 			return nil, unreadable(err)
 		case a.target.NoStreamOptions && given:
 			edits = append(edits, jsonedit.At("stream_options").Delete())
+			a.oweUsage = c.Stream && asked
 		case c.Stream && !asked && !a.target.NoStreamOptions:
 			edits = append(edits, jsonedit.At("stream_options", "include_usage").Bool(true))
 			a.askUsage = true

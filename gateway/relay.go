@@ -170,6 +170,7 @@ type stream struct {
 	ragged  bool   // the last event that was sent lacks its blank line
 	pending bool   // something was written and not flushed
 	said    bool   // the upstream has sent an error of its own
+	head    []byte // data of the first event, where a usage frame may have to be made
 }
 
 // relayStream passes a stream on as it comes: no frame is merged, split or held back, but the terminal one until the
@@ -232,13 +233,21 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 			a.look(facts)
 			a.ending.ClientLeft = a.left.Load()
-			c.settle(a, c.g.cfg.AnswerHold)
+			settled := c.settle(a, c.g.cfg.AnswerHold)
 			a.timer.Reset(afterTerminal)
+			if a.oweUsage && !facts.HasUsage {
+				if err := c.pass(a, s, usageFrame(s.head, &settled)); err != nil {
+					return err
+				}
+			}
 		}
 		if err := c.pass(a, s, raw); err != nil {
 			return err
 		}
 		if content {
+			if s.sent == 0 && a.oweUsage {
+				s.head = bytes.Clone(ev.Data)
+			}
 			s.sent++
 		}
 		if !s.events.Buffered() {
@@ -380,6 +389,40 @@ func (c *call) cutOff(a *attempt, s *stream, e *governance.Error) error {
 		return err
 	}
 	return &failure{cause: e}
+}
+
+// chunk is the frame of a chat stream that carries usage and nothing else. Identity and model are those of its stream.
+type chunk struct {
+	ID      json.RawMessage `json:"id"`
+	Object  json.RawMessage `json:"object"`
+	Created json.RawMessage `json:"created"`
+	Model   json.RawMessage `json:"model"`
+	Choices []struct{}      `json:"choices"`
+	Usage   chunkUsage      `json:"usage"`
+}
+
+type chunkUsage struct {
+	Prompt     int64 `json:"prompt_tokens"`
+	Completion int64 `json:"completion_tokens"`
+	Total      int64 `json:"total_tokens"`
+	Estimated  bool  `json:"estimated"`
+}
+
+// usageFrame makes the usage frame that a client asked for and its upstream cannot send (F115), from what was booked. It
+// says that it is an estimate. A stream whose first frame is no object gets none.
+func usageFrame(head []byte, s *governance.Settlement) []byte {
+	var frame chunk
+	if json.Unmarshal(head, &frame) != nil || frame.ID == nil || frame.Object == nil || frame.Created == nil || frame.Model == nil {
+		return nil
+	}
+	q := &s.Quantities
+	frame.Choices = []struct{}{}
+	frame.Usage = chunkUsage{q.InputTokens(), q.OutputTokens(), q.Tokens(), true}
+	b, err := json.Marshal(frame)
+	if err != nil {
+		return nil
+	}
+	return event(nil, b)
 }
 
 type responsesError struct {

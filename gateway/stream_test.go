@@ -378,6 +378,8 @@ func TestF115_TargetsWithoutStreamOptions(t *testing.T) {
 		a := b.post("/v1/chat/completions", body)
 		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
 		require.True(t, strings.HasSuffix(a.text(), "[DONE]\n\n"))
+		require.Equal(t, body == withUsage, strings.Contains(a.text(), `"choices":[],"usage":{"prompt_tokens":`), "the client's view is constant")
+		require.Equal(t, body == withUsage, strings.Contains(a.text(), `"estimated":true}}`))
 	}
 	for _, r := range b.sent() {
 		require.NotContains(t, string(r.Body), "stream_options")
