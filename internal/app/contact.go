@@ -1,0 +1,174 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/governance/pgstore"
+	"github.com/tollgate-gateway/tollgate/internal/config"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/internal/pricebook"
+)
+
+// state is what readiness is told from: memory alone, so that a probe waits for nothing.
+type state struct {
+	contacted atomic.Bool
+	draining  atomic.Bool
+	reason    atomic.Pointer[string] // why there was no contact yet
+}
+
+// notYet says that contact may succeed later. Only reason is shown to probes: err may name hosts.
+type notYet struct {
+	reason string
+	err    error
+}
+
+func (e *notYet) Error() string {
+	if e.err == nil {
+		return e.reason
+	}
+	return e.reason + ": " + e.err.Error()
+}
+
+func (e *notYet) Unwrap() error { return e.err }
+
+// contact waits for the database and checks what a process must not begin without: a schema that is new enough, the right
+// secrets, a role that may do no more than the data plane needs.
+func (a *App) contact(ctx context.Context) error {
+	logged := ""
+	for {
+		err := a.tryContact(ctx)
+		if err == nil {
+			a.state.contacted.Store(true)
+			return nil
+		}
+		wait, ok := errors.AsType[*notYet](err)
+		if !ok {
+			return err
+		}
+		a.state.reason.Store(&wait.reason)
+		if text := err.Error(); text != logged {
+			a.log.Warn().Err(err).Msg("waiting for the database")
+			logged = text
+		}
+		timer := time.NewTimer(contactRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+func (a *App) tryContact(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, contactTimeout)
+	defer cancel()
+	pool := a.data
+	if a.control != nil {
+		pool = a.control
+	}
+	have, dirty, err := pgstore.SchemaVersion(ctx, pool)
+	if err != nil {
+		return &notYet{"the database cannot be reached", err}
+	}
+	need, err := pgstore.LatestMigration()
+	if err != nil {
+		return err
+	}
+	if have < need || dirty {
+		return &notYet{fmt.Sprintf("schema is at %d, this binary needs %d: run `tollgate migrate up`", have, need), nil}
+	}
+	if err := pgstore.VerifySecrets(ctx, pool, append(a.peppers.Checks(), a.keys.Checks()...)...); err != nil {
+		if errors.Is(err, pgstore.ErrWrongSecret) {
+			return err
+		}
+		return &notYet{"secrets cannot be checked", err}
+	}
+	return a.checkRole(ctx)
+}
+
+// checkRole refuses a pure data plane whose role could change what it is governed by.
+func (a *App) checkRole(ctx context.Context) error {
+	if a.cfg.Serves(config.PlaneControl) {
+		return nil
+	}
+	p, err := pgstore.ReadPrivileges(ctx, a.data)
+	if err != nil {
+		return &notYet{"privileges cannot be read", err}
+	}
+	if !p.OverPrivileged() {
+		return nil
+	}
+	excess := strings.Join(p.Excess, ", ")
+	if a.cfg.AllowPrivilegedRole {
+		a.log.Warn().Str("role", p.Role).Str("excess", excess).Msg("the data plane's role may do more than it needs")
+		return nil
+	}
+	return &notYet{fmt.Sprintf("role %s may do more than the data plane needs (%s): use tollgate_gateway, or set "+
+		"TOLLGATE_ALLOW_PRIVILEGED_ROLE", p.Role, excess), nil}
+}
+
+// importPrices fills an empty price book from the embedded one. Of several replicas that try, one succeeds.
+func (a *App) importPrices(ctx context.Context) error {
+	if a.control == nil {
+		return nil
+	}
+	empty, err := a.stores.prices.Empty(ctx)
+	if err != nil || !empty {
+		return err
+	}
+	book, err := pricebook.Load(time.Now())
+	if err != nil {
+		return err
+	}
+	added, err := a.stores.prices.Add(ctx, governance.Actor{Kind: "system", ID: "price-import", Name: "first import of prices"}, book)
+	if errors.Is(err, governance.ErrExists) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("import prices: %w", err)
+	}
+	a.log.Info().Int(lognames.Count, len(added)).Msg("filled the empty price book")
+	return nil
+}
+
+// firstCatalog waits until the configuration was read once.
+func (a *App) firstCatalog(ctx context.Context) error { return a.catalogs.Refresh(ctx, 0) }
+
+// ready returns why the process should get no traffic; nil: it should.
+func (a *App) ready() error {
+	switch {
+	case a.state.draining.Load():
+		return errors.New("draining")
+	case !a.state.contacted.Load():
+		if reason := a.state.reason.Load(); reason != nil {
+			return errors.New(*reason)
+		}
+		return errors.New("starting")
+	case a.cfg.ReadinessRequireDatabase && a.ledger.Stats().Broken:
+		return errors.New("the limit store is away")
+	case a.gateway != nil:
+		return a.gateway.Readiness()
+	}
+	return nil
+}
+
+func (a *App) readyHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		status, answer := http.StatusOK, map[string]string{"status": "ready"}
+		if err := a.ready(); err != nil {
+			status, answer = http.StatusServiceUnavailable, map[string]string{"status": "unready", "reason": err.Error()}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(answer) // a prober that left does not matter
+	})
+}

@@ -1,0 +1,85 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/seal"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+)
+
+// devSecrets are what `tollgate dev` makes at its first start and keeps in secrets.env, so that the second start, and
+// further processes on the same database, know them.
+type devSecrets struct {
+	file           string
+	AdminToken     secret.String
+	KeyPeppers     secret.String
+	EncryptionKeys secret.String
+	DemoKey        secret.String // zero until the demo organization was made
+}
+
+func (s *devSecrets) members() map[string]*secret.String {
+	return map[string]*secret.String{
+		"TOLLGATE_ADMIN_TOKEN":     &s.AdminToken,
+		"TOLLGATE_KEY_PEPPERS":     &s.KeyPeppers,
+		"TOLLGATE_ENCRYPTION_KEYS": &s.EncryptionKeys,
+		"TOLLGATE_DEMO_KEY":        &s.DemoKey,
+	}
+}
+
+// loadDevSecrets reads secrets.env of a data directory and makes what is missing.
+func loadDevSecrets(dir string) (*devSecrets, error) {
+	s := &devSecrets{file: filepath.Join(dir, "secrets.env")}
+	text, err := os.ReadFile(s.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read secrets: %w", err)
+	}
+	members := s.members()
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, value, ok := strings.Cut(lines.Text(), "=")
+		if m := members[name]; ok && m != nil {
+			*m = secret.New(value)
+		}
+	}
+	complete := true
+	for member, fresh := range map[*secret.String]func() secret.String{
+		&s.AdminToken:     func() secret.String { return secret.New("tg-admin-" + ids.Random62(43)) },
+		&s.KeyPeppers:     func() secret.String { return seal.Generate("p1") },
+		&s.EncryptionKeys: func() secret.String { return seal.Generate("k1") },
+	} {
+		if member.IsZero() {
+			*member, complete = fresh(), false
+		}
+	}
+	if complete {
+		return s, nil
+	}
+	return s, s.save()
+}
+
+// save writes the file anew, readable by its owner alone; a crash leaves the old one.
+func (s *devSecrets) save() error {
+	var b bytes.Buffer
+	b.WriteString("# Secrets of tollgate dev. Source this file to start further processes on the same database.\n")
+	members := s.members()
+	for _, name := range []string{"TOLLGATE_ADMIN_TOKEN", "TOLLGATE_KEY_PEPPERS", "TOLLGATE_ENCRYPTION_KEYS", "TOLLGATE_DEMO_KEY"} {
+		if m := members[name]; !m.IsZero() {
+			fmt.Fprintf(&b, "%s=%s\n", name, m.Reveal())
+		}
+	}
+	next := s.file + ".new"
+	if err := os.WriteFile(next, b.Bytes(), 0o600); err != nil {
+		return fmt.Errorf("write secrets: %w", err)
+	}
+	if err := os.Rename(next, s.file); err != nil {
+		return fmt.Errorf("write secrets: %w", err)
+	}
+	return nil
+}
