@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/migrations"
 )
 
@@ -40,7 +42,7 @@ type MigrationStatus struct {
 // happened or it has not, and the next run goes on from there.
 func Migrate(ctx context.Context, o Options) (MigrationStatus, error) {
 	var status MigrationStatus
-	err := migrator(ctx, o, migrations.FS, func(m *migrate.Migrate, d *stepwise, files source.Driver) error {
+	err := migrator{migrations.FS, migrationLockWait}.run(ctx, o, func(m *migrate.Migrate, d *stepwise, files source.Driver) error {
 		if err := d.recover(files); err != nil {
 			return err
 		}
@@ -95,7 +97,13 @@ func last(files source.Driver) (int64, error) {
 	return int64(version), nil //nolint:gosec // six digits
 }
 
-func migrator(ctx context.Context, o Options, files fs.FS, do func(*migrate.Migrate, *stepwise, source.Driver) error) error {
+// migrator runs steps from files and waits for others at most so long.
+type migrator struct {
+	files fs.FS
+	wait  time.Duration
+}
+
+func (r migrator) run(ctx context.Context, o Options, do func(*migrate.Migrate, *stepwise, source.Driver) error) error {
 	config, err := pgx.ParseConfig(o.DSN.Reveal())
 	if err != nil {
 		return errors.New("parse database URL: want postgres://user@host/database or key=value pairs")
@@ -103,7 +111,7 @@ func migrator(ctx context.Context, o Options, files fs.FS, do func(*migrate.Migr
 	// The session's lock_timeout is what bounds the wait for the advisory lock. Files set their own, shorter one.
 	config.ConnectTimeout = connectTimeout
 	config.RuntimeParams["application_name"] = "tollgate migrate"
-	config.RuntimeParams["lock_timeout"] = fmt.Sprintf("%dms", migrationLockWait.Milliseconds())
+	config.RuntimeParams["lock_timeout"] = fmt.Sprintf("%dms", r.wait.Milliseconds())
 	config.RuntimeParams["statement_timeout"] = "0"
 	if err := o.beforeConnect(ctx, config); err != nil {
 		return err
@@ -111,15 +119,15 @@ func migrator(ctx context.Context, o Options, files fs.FS, do func(*migrate.Migr
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(1)
 	defer func() { _ = db.Close() }() // everything is committed or failed before
-	if err := refusePooled(ctx, db); err != nil {
+	if err := r.refusePooled(ctx, db); err != nil {
 		return err
 	}
 	postgres, err := migratepgx.WithInstance(db, &migratepgx.Config{})
 	if err != nil {
-		return translate(fmt.Errorf("prepare migrations: %w", err))
+		return translate(fmt.Errorf("prepare migrations: %w", cause(err)))
 	}
 	defer func() { _ = postgres.Close() }()
-	from, err := iofs.New(files, ".")
+	from, err := iofs.New(r.files, ".")
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
@@ -128,12 +136,26 @@ func migrator(ctx context.Context, o Options, files fs.FS, do func(*migrate.Migr
 	if err != nil {
 		return fmt.Errorf("prepare migrations: %w", err)
 	}
-	m.LockTimeout = migrationLockWait + connectTimeout
-	return translate(do(m, driver, from))
+	m.LockTimeout = r.wait + connectTimeout
+	return translate(cause(do(m, driver, from)))
+}
+
+// cause adds to an error of golang-migrate the driver's, which it hides.
+func cause(err error) error {
+	if fault, ok := errors.AsType[*database.Error](err); ok {
+		return fmt.Errorf("%w: %w", err, fault.OrigErr)
+	}
+	if fault, ok := errors.AsType[database.Error](err); ok {
+		return fmt.Errorf("%w: %w", err, fault.OrigErr)
+	}
+	if errors.Is(err, migrate.ErrLockTimeout) {
+		return fmt.Errorf("%w: %w", governance.ErrStoreAway, err)
+	}
+	return err
 }
 
 // refusePooled finds a pooler by what it does to start-up parameters: it refuses them, or it drops them.
-func refusePooled(ctx context.Context, db *sql.DB) error {
+func (r migrator) refusePooled(ctx context.Context, db *sql.DB) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var wait int64
@@ -144,7 +166,7 @@ func refusePooled(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return translate(fmt.Errorf("connect: %w", err))
 	}
-	if wait != migrationLockWait.Milliseconds() {
+	if wait != r.wait.Milliseconds() {
 		return ErrPooled
 	}
 	return nil
