@@ -26,7 +26,8 @@ type Request struct {
 	Status    int        `json:"status"`     // 0: no status line was sent
 	Frames    int        `json:"frames"`     // frames handed to the connection; 1 for a whole unary answer
 
-	permits int // steps that a waiting answer may still take
+	permits  int  // steps that a waiting answer may still take
+	complete bool // the last frame is on its way: a client that leaves now has what it wanted
 }
 
 // Log is what the upstream has seen since the last reset.
@@ -93,7 +94,7 @@ func (l *recorder) update(q *Request, change func()) {
 func (l *recorder) abort(q *Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q.AbortedAt != nil || q.EndedAt != nil {
+	if q.AbortedAt != nil || q.EndedAt != nil || q.complete {
 		return
 	}
 	now := time.Now()

@@ -55,6 +55,13 @@ func start(t *testing.T, o Options) upstream {
 	return upstream{s, "http://" + listener.Addr().String(), &http.Client{Transport: transport, CheckRedirect: noRedirects}}
 }
 
+// bounded ends a wait that would hang the whole suite.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // post sends body with a script and returns the answer, whose body the caller closes.
 func (u upstream) post(t *testing.T, path, script, body string) *http.Response {
 	t.Helper()
@@ -257,9 +264,23 @@ func TestFreezeLastsUntilTheClientLeaves(t *testing.T) {
 		}
 		cancel()
 		require.NoError(t, r.Body.Close())
-		require.NoError(t, u.Wait(t.Context(), func(c Counts) bool { return c.Aborted == 1 && c.Ended == 1 && c.InFlight == 0 }), script)
+		require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.Aborted == 1 && c.Ended == 1 && c.InFlight == 0 }), script)
 		require.NotNil(t, u.Log().Requests[0].AbortedAt)
 	}
+}
+
+func TestLeavingAfterTheLastFrameIsNoAbort(t *testing.T) {
+	t.Parallel()
+	u := start(t, Options{})
+	for range 20 {
+		r := u.post(t, "/v1/chat/completions", "frame_gap(1us)", streamBody)
+		lines := bufio.NewScanner(r.Body)
+		for lines.Scan() && lines.Text() != "data: [DONE]" {
+		}
+		require.NoError(t, r.Body.Close())
+	}
+	require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.Ended == 20 }))
+	require.Zero(t, u.Counts().Aborted)
 }
 
 func TestConfirmSendsOneFrameAStep(t *testing.T) {
@@ -299,12 +320,12 @@ func TestHoldKeepsRequestsInFlight(t *testing.T) {
 			answers <- err
 		}()
 	}
-	require.NoError(t, u.Wait(t.Context(), func(c Counts) bool { return c.InFlight == 3 }))
+	require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.InFlight == 3 }))
 	require.Equal(t, 3, u.Release(0, 1))
 	for range 3 {
 		require.NoError(t, <-answers)
 	}
-	require.NoError(t, u.Wait(t.Context(), func(c Counts) bool { return c.Ended == 3 }))
+	require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.Ended == 3 }))
 	require.Equal(t, Counts{Count: 3, InFlightMax: 3, Ended: 3}, u.Counts())
 }
 
@@ -399,7 +420,7 @@ func TestLogHasTheRawBytes(t *testing.T) {
 	require.Contains(t, all(t, r.Body), hex.EncodeToString(sum[:]))
 	require.NoError(t, r.Body.Close())
 	require.Equal(t, hex.EncodeToString(sum[:]), r.Header.Get("X-Mock-Body-Sha256"))
-	require.NoError(t, u.Wait(t.Context(), func(c Counts) bool { return c.Ended == 1 }))
+	require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.Ended == 1 }))
 
 	seen := u.Log().Requests[0]
 	require.Equal(t, body, string(seen.Body))

@@ -67,6 +67,9 @@ func (p *player) play(a answer) {
 		if i > 0 && (!pause(ctx, script.frameGap) || script.confirm && p.server.log.step(ctx, p.seen) != nil) {
 			return
 		}
+		if script.fault == noFault && i == len(a.frames)-1 {
+			p.server.log.update(p.seen, func() { p.seen.complete = true })
+		}
 		if !p.send(frame) {
 			return
 		}

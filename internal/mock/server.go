@@ -182,7 +182,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	stop := context.AfterFunc(r.Context(), func() { s.log.abort(q) })
-	defer stop()
+	defer func() {
+		if !stop() {
+			s.log.abort(q) // its own goroutine may come after the end
+		}
+	}()
 
 	p.dialect = dialectOf(r, p.path)
 	faultInBody := p.body.read(r.Header.Get("Content-Type"), raw)
