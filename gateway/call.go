@@ -244,8 +244,8 @@ func (c *call) prepare() error {
 			return orUnavailable(err)
 		}
 	}
-	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
-		return orUnavailable(err)
+	if err = c.pickCatalog(); err != nil {
+		return err
 	}
 	if c.Resolved, err = c.g.chain.resolve(c.ctx(), c); err != nil {
 		return err
@@ -259,6 +259,30 @@ func (c *call) prepare() error {
 	}
 	c.Demand, err = governance.DemandOf(c.Route, c.Body)
 	return err
+}
+
+// pickCatalog takes the current picture of models, limits and prices. One that is older than the caller's key may lack the
+// limits that were made together with it, so it is waited for.
+func (c *call) pickCatalog() error {
+	var err error
+	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
+		return orUnavailable(err)
+	}
+	if c.Catalog.Version >= c.Principal.ConfigVersion {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx(), c.g.cfg.CatalogWait)
+	defer cancel()
+	if err := c.g.catalogs.Refresh(ctx, c.Principal.ConfigVersion); err != nil {
+		if c.gone() {
+			return errClientLeft
+		}
+		return orUnavailable(errors.Join(governance.ErrStale, err))
+	}
+	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
+		return orUnavailable(err)
+	}
+	return nil
 }
 
 // write sends bytes of the answer, under a deadline that moves on with each piece: a client that stops reading is dropped,

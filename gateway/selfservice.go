@@ -54,9 +54,8 @@ type anthropicModels struct {
 
 // serveModels lists exactly the models that this key may call: each one is put to the resolver that will decide.
 func (c *call) serveModels() error {
-	var err error
-	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
-		return orUnavailable(err)
+	if err := c.pickCatalog(); err != nil {
+		return err
 	}
 	offered := slices.SortedFunc(slices.Values(c.Catalog.Offered(c.Principal.Organization.Num)),
 		func(a, b *governance.Model) int { return cmp.Compare(a.Name, b.Name) })
@@ -105,8 +104,8 @@ func (c *call) serveModelInfo() error {
 	if err != nil || name == "" {
 		return fault(governance.CodeModelNotFound, "The model is unknown.")
 	}
-	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
-		return orUnavailable(err)
+	if err := c.pickCatalog(); err != nil {
+		return err
 	}
 	c.Model = name
 	resolved, err := c.g.chain.resolve(c.ctx(), c)
@@ -177,11 +176,9 @@ type usageSum struct {
 
 // serveKey tells the holder of a key what it is and what is left of it.
 func (c *call) serveKey() error {
-	catalog, err := c.g.catalogs.Current()
-	if err != nil {
-		return orUnavailable(err)
+	if err := c.pickCatalog(); err != nil {
+		return err
 	}
-	c.Catalog = catalog
 	p := &c.Principal
 	state := keyState{
 		Label: p.Key.Name, Organization: p.Organization.Name, Team: orNull(p.Team.Name), Models: p.KeyModels, Limits: []limitState{},
@@ -190,7 +187,7 @@ func (c *call) serveKey() error {
 		at := p.KeyExpiresAt.UTC()
 		state.ExpiresAt = &at
 	}
-	queries := ownLimits(catalog, p, c.g.now())
+	queries := ownLimits(c.Catalog, p, c.g.now())
 	levels, err := c.g.spend.Levels(c.ctx(), queries)
 	if err != nil {
 		return orUnavailable(err)

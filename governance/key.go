@@ -57,4 +57,7 @@ type Principal struct {
 	TeamModels   []string  // as Team.Models
 	BudgetStatus int       // 429 or 402
 	Require      []string  // as Organization.Require
+	// ConfigVersion is the configuration's version at which this was read. A call must not be decided by older limits: a key
+	// that was made together with its limits would pass without them.
+	ConfigVersion int64
 }

@@ -246,6 +246,7 @@ type keyRecordRow struct {
 	TeamModels      []string   `db:"team_models"`
 	Status          int        `db:"status"`
 	Require         []string   `db:"require"`
+	ConfigVersion   int64      `db:"config_version"`
 	BlockedBy       string     `db:"blocked_by"`
 }
 
@@ -268,7 +269,7 @@ func (f *KeyFinder) FindKey(ctx context.Context, publicID string) (governance.Ke
 		Principal: governance.Principal{
 			Organization: k.Organization, Team: k.Team, Key: governance.Ref{Num: k.Num, ID: k.ID, Name: k.Name}, User: k.User,
 			KeyModels: k.Models, TeamModels: r.TeamModels, BudgetStatus: r.Status, Require: r.Require,
-			KeyExpiresAt: k.ExpiresAt,
+			KeyExpiresAt: k.ExpiresAt, ConfigVersion: r.ConfigVersion,
 		},
 		BlockedBy: r.BlockedBy,
 	}, nil

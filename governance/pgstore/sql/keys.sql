@@ -86,6 +86,7 @@ SELECT k.id AS num, k.public_id AS id, k.version, k.created_at, k.updated_at, k.
     coalesce(k.budget_status, 0) AS budget_status,
     s.public_id AS secret_id, s.hash, s.pepper_id, s.last4, s.expires_at AS secret_expires_at,
     t.models AS team_models, coalesce(k.budget_status, o.budget_status) AS status, o.require,
+    (SELECT c.version FROM tollgate.config_state AS c) AS config_version,
     CASE
         WHEN o.blocked THEN 'organization'
         WHEN t.blocked THEN 'team'
