@@ -63,3 +63,31 @@ func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
 	}
 	return t.UTC()
 }
+
+// Between is the number of whole windows between the one that starts at earlier and the one that starts at later.
+func Between(l *governance.Limit, earlier, later time.Time) int64 {
+	w := &l.Window
+	if w.Type == governance.WindowFixed {
+		return int64(later.Sub(earlier)/w.Duration) - 1
+	}
+	zone, err := time.LoadLocation(w.TimeZone)
+	if err != nil {
+		zone = time.UTC
+	}
+	y1, m1, d1 := earlier.In(zone).Date()
+	y2, m2, d2 := later.In(zone).Date()
+	months := int64(y2-y1)*12 + int64(m2-m1)
+	days := int64(time.Date(y2, m2, d2, 0, 0, 0, 0, time.UTC).Sub(time.Date(y1, m1, d1, 0, 0, 0, 0, time.UTC)) / (24 * time.Hour))
+	switch w.Period {
+	case "week":
+		return days/7 - 1
+	case "month":
+		return months - 1
+	case "quarter":
+		return months/3 - 1
+	case "year":
+		return months/12 - 1
+	default:
+		return days - 1
+	}
+}

@@ -156,3 +156,24 @@ func used(id ids.ID, input, output, cost int64) governance.Settlement {
 	s.Cost = money.Nano(cost)
 	return s
 }
+
+// change writes the members of a limit that may change.
+func (d database) change(tb testing.TB, l *governance.Limit) {
+	tb.Helper()
+	var amount, burst *int64
+	var starts, expires *time.Time
+	if !l.Unlimited {
+		amount = &l.Amount
+		if l.Kind == governance.KindRate {
+			burst = &l.Burst
+		}
+	}
+	if !l.StartsAt.IsZero() {
+		starts = &l.StartsAt
+	}
+	if !l.ExpiresAt.IsZero() {
+		expires = &l.ExpiresAt
+	}
+	d.exec(tb, "UPDATE tollgate.limits SET amount = $2, burst = $3, mode = $4, enforcement = $5, starts_at = $6, expires_at = $7 WHERE id = $1",
+		l.Num, amount, burst, l.Mode, l.Enforcement, starts, expires)
+}

@@ -246,6 +246,11 @@ func (n *lane) take() ([]*settlement, []*admission) {
 			break
 		}
 		used++
+		if a.closes != nil {
+			a.keepRequests(n.open[a.closes.ID].wants)
+		} else {
+			a.keepRequests(nil)
+		}
 		if n.observer.QueueWait != nil {
 			n.observer.QueueWait(now.Sub(a.queued))
 		}

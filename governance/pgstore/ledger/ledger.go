@@ -351,9 +351,6 @@ func newAdmission(r *governance.ReserveRequest) (*admission, error) {
 				return nil, errInvalidHold
 			}
 		}
-		if h.Carried && h.Limit.Kind == governance.KindRate && !returnsRequest(r.Closes) {
-			w.amount = 0 // the earlier attempt keeps the request, so this one takes none
-		}
 		if w.amount == 0 {
 			w.carried = true // a look at the meter, which even one in debt allows
 		}
@@ -368,7 +365,25 @@ func newAdmission(r *governance.ReserveRequest) (*admission, error) {
 	return a, nil
 }
 
-// returnsRequest reports whether a settlement gives the request of its attempt back.
+// keepRequests makes looks of the carried requests that an earlier attempt of the same client request keeps: all but those
+// that the attempt before this one, which asked for wants, took and now gives back.
+func (a *admission) keepRequests(before []want) {
+	for i := range a.wants {
+		w := &a.wants[i]
+		if h := &a.request.Holds[i]; !h.Carried || h.Limit.Kind != governance.KindRate {
+			continue
+		}
+		given := false
+		for _, b := range before {
+			given = given || b.key == w.key && b.amount > 0 && returnsRequest(a.request.Closes)
+		}
+		if !given {
+			w.amount = 0
+		}
+	}
+}
+
+// returnsRequest reports whether a settlement gives the request of its attempt back, if it took one.
 func returnsRequest(s *governance.Settlement) bool {
 	return s != nil && (s.Release || s.Requests == governance.BasisZero)
 }
