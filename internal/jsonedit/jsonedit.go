@@ -7,6 +7,7 @@ package jsonedit
 import (
 	"bytes"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -78,18 +79,55 @@ func (d *Document) String(path ...string) (s string, ok bool, err error) {
 	return string(unquote(raw)), true, nil
 }
 
-// Int returns a member that is an integer literal of at most 64 bits; ok is false where it is absent or null. Any other
-// kind is an *Error, and so are fractions and exponents even where their value is whole: 1.0, 1e3.
+// Int returns a member that is a whole number of at most 64 bits, however it is written: 100, 100.0, 1e2. ok is false where
+// it is absent or null. Any other kind is an *Error, and so is a fraction.
 func (d *Document) Int(path ...string) (n int64, ok bool, err error) {
 	raw, ok := d.present(path)
 	if !ok {
 		return 0, false, nil
 	}
-	n, err = strconv.ParseInt(string(raw), 10, 64)
-	if err != nil {
+	if raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9' {
+		n, ok = whole(string(raw))
+	} else {
+		ok = false
+	}
+	if !ok {
 		return 0, false, wrong(ErrWantInteger, path)
 	}
 	return n, true, nil
+}
+
+// whole reads a JSON number whose value is whole, exactly.
+func whole(literal string) (int64, bool) {
+	if n, err := strconv.ParseInt(literal, 10, 64); err == nil {
+		return n, true
+	}
+	mantissa, exponent, scaled := strings.Cut(strings.ToLower(literal), "e")
+	shift := 0
+	if scaled {
+		var err error
+		if shift, err = strconv.Atoi(exponent); err != nil || shift > 1000 || shift < -1000 {
+			return 0, false
+		}
+	}
+	digits, sign := strings.CutPrefix(mantissa, "-")
+	integer, fraction, _ := strings.Cut(digits, ".")
+	shift -= len(fraction)
+	digits = strings.TrimLeft(integer+fraction, "0")
+	significant := strings.TrimRight(digits, "0")
+	shift += len(digits) - len(significant)
+	if significant == "" {
+		return 0, true
+	}
+	if shift < 0 || len(significant)+shift > 19 {
+		return 0, false
+	}
+	text := significant + strings.Repeat("0", shift)
+	if sign {
+		text = "-" + text
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil
 }
 
 // Bool returns a member that is true or false; ok is false where it is absent or null. Any other kind is an *Error.

@@ -195,7 +195,7 @@ func TestDocument_TypedReads(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, ok)
 	}
-	for _, name := range []string{"s", "big", "f", "w", "e", "huge", "t", "o", "a"} {
+	for _, name := range []string{"s", "big", "f", "huge", "t", "o", "a"} {
 		_, _, err = doc.Int(name)
 		require.ErrorIs(t, err, jsonedit.ErrWantInteger, name)
 	}
@@ -209,4 +209,21 @@ func TestDocument_TypedReads(t *testing.T) {
 	}
 	_, _, err = doc.Int("o", "s")
 	require.EqualError(t, err, "the member must be an integer: o.s")
+}
+
+func TestDocument_IntTakesWholeNumbersHoweverWritten(t *testing.T) {
+	t.Parallel()
+	for literal, want := range map[string]int64{
+		"0": 0, "-0": 0, "0.0": 0, "0e5": 0, "0.000e-9": 0, "100.0": 100, "1e2": 100, "1E+2": 100, "12.50e1": 125, "100e-2": 1,
+		"-1.5e1": -15, "9223372036854775807.0": 9223372036854775807, "-9223372036854775808.0": -9223372036854775808,
+	} {
+		n, ok, err := parse(t, `{"n":`+literal+`}`).Int("n")
+		require.NoError(t, err, literal)
+		require.True(t, ok, literal)
+		require.Equal(t, want, n, literal)
+	}
+	for _, literal := range []string{"0.5", "1e-1", "12.5", "1e400", "1e19", "9223372036854775808.0", "1e99999999999999999999", `"1"`} {
+		_, _, err := parse(t, `{"n":`+literal+`}`).Int("n")
+		require.ErrorIs(t, err, jsonedit.ErrWantInteger, literal)
+	}
 }
