@@ -359,6 +359,9 @@ func (c *call) refuse() {
 		f.closing = true
 	}
 	f.hints(h)
+	if n := len(c.attempts); n > 0 {
+		c.attemptHeaders(c.attempts[n-1].Target, c.Attempt)
+	}
 	if f.spoken != nil {
 		limitHeaders(h, []governance.Level{f.spoken.Level})
 	}

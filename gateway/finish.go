@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/governance"
@@ -75,8 +76,10 @@ func (c *call) unclaim() {
 func (c *call) tell() {
 	total := time.Since(c.Received)
 	code := ""
+	var why error // never what the client was told: a provider's text may repeat a prompt
 	if c.err != nil && !errors.Is(c.err, errClientLeft) {
-		code = string(asFailure(c.err).cause.Code)
+		cause := asFailure(c.err).cause
+		code, why = string(cause.Code), cause.Err
 	}
 	name := "none"
 	if c.route != nil {
@@ -87,8 +90,11 @@ func (c *call) tell() {
 	if c.status >= http.StatusInternalServerError {
 		line = c.log.Error()
 	}
-	if c.err != nil {
-		line = line.Err(c.err)
+	if why != nil {
+		line = line.Err(why)
+	}
+	if trace := traceID(c.r.Header.Get("Traceparent")); trace != "" {
+		line = line.Str(lognames.TraceID, trace)
 	}
 	line = line.Str(lognames.Method, c.r.Method).Int(lognames.Status, c.status).Str(lognames.Code, code).
 		Str(lognames.RemoteIP, c.RemoteIP).Float64(lognames.DurationMS, ms(total)).Float64(lognames.FirstByteMS, ms(c.firstByte)).
@@ -106,6 +112,15 @@ func (c *call) tell() {
 	}
 	line.Msg("call")
 	c.queue(total)
+}
+
+// traceID returns the trace of a W3C traceparent; "": it is none.
+func traceID(parent string) string {
+	const version, digits = len("00-"), 32
+	if len(parent) < version+digits+len("-b7ad6b7169203331-01") || strings.Trim(parent[version:version+digits], "0123456789abcdef") != "" {
+		return ""
+	}
+	return parent[version : version+digits]
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -69,7 +69,7 @@ func (c *call) forward() error {
 		if err == nil || !more || c.status != 0 || !passesOn(err) {
 			return err
 		}
-		zerolog.Ctx(c.ctx()).Info().Err(err).Int(lognames.Attempt, a.number).Str(lognames.Target, a.target.ID).Msg("attempt failed, trying the next target")
+		zerolog.Ctx(c.ctx()).Info().Str(lognames.Code, string(governance.CodeOf(err))).Int(lognames.Attempt, a.number).Str(lognames.Target, a.target.ID).Msg("attempt failed, trying the next target")
 		last = err
 	}
 	return last

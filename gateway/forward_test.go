@@ -339,6 +339,8 @@ func TestF055_F130_F134_UpstreamErrorsKeepTheirStatusAndWords(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, a.StatusCode)
 			require.Equal(t, b.direct(script, body), a.text(), shape)
 			require.Equal(t, "7", a.Header.Get("Retry-After"))
+			require.Equal(t, "provider-1", a.Header.Get("X-Tollgate-Provider"))
+			require.Equal(t, "1", a.Header.Get("X-Tollgate-Attempts"))
 			require.Equal(t, "application/json", a.Header.Get("Content-Type"))
 		}
 	}

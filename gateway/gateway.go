@@ -129,7 +129,9 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		err = fmt.Errorf("cut %d calls: %w", g.life.count(), ctx.Err())
+		if cut := g.life.count(); cut > 0 {
+			err = fmt.Errorf("cut %d calls: %w", cut, ctx.Err())
+		}
 		g.life.cutNow(errCut)
 		timer := time.NewTimer(g.cfg.Settle + g.cfg.ClientWrite)
 		defer timer.Stop()

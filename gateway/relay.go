@@ -52,16 +52,22 @@ func decoded(response *http.Response) (io.Reader, error) {
 	return plain, nil
 }
 
-// answerHeaders sets what every answer of an upstream is accompanied by. Of the upstream's own headers only the content
-// type comes through.
+// attemptHeaders say which attempt an answer or a refusal comes from. Of the upstream's own headers only the content type
+// comes through, and its hint when to try again.
+func (c *call) attemptHeaders(t *governance.Target, number int) {
+	h := c.w.Header()
+	h.Set("X-Tollgate-Provider", headerText(t.Provider.Name))
+	h.Set("X-Tollgate-Model", headerText(t.UpstreamModel))
+	h.Set("X-Tollgate-Attempts", strconv.Itoa(number))
+	limitHeaders(h, c.levels)
+}
+
+// answerHeaders accompany an answer.
 func (c *call) answerHeaders(a *attempt, contentType string) {
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
-	h.Set("X-Tollgate-Provider", headerText(a.target.Provider.Name))
-	h.Set("X-Tollgate-Model", headerText(a.target.UpstreamModel))
-	h.Set("X-Tollgate-Attempts", strconv.Itoa(a.number))
 	h.Set("X-Tollgate-Tokens-Reserved", strconv.FormatInt(a.ending.Reserved.Quantities.Tokens(), 10))
-	limitHeaders(h, c.levels)
+	c.attemptHeaders(a.target, a.number)
 }
 
 // headerText makes a configured name fit for a header.

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -132,4 +133,29 @@ func TestF143_T04_T18_OnlyTheAllowListReachesTheProvider(t *testing.T) {
 	require.Contains(t, string(seen.Body), `"api_base":"http://127.0.0.1:1"`, "members of bodies are plain payload")
 	require.NotEqual(t, "mine", a.Header.Get("X-Request-Id"))
 	require.Contains(t, b.log.String(), `"client_request_id":"mine"`)
+	require.Contains(t, b.log.String(), `"trace_id":"0af7651916cd43dd8448eb211c80319c"`)
+}
+
+// TestT28_NoSecretAndNoWordOfAPromptIsLogged plants marks everywhere and looks for them in the log.
+func TestT28_NoSecretAndNoWordOfAPromptIsLogged(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.model("bad", "status(400,echo_key)")
+		s.model("broken", "reset_after(2)")
+	})
+	for _, model := range []string{"m", "bad", "broken", "none"} {
+		for _, stream := range []string{"true", "false"} {
+			b.post("/v1/chat/completions", `{"model":"`+model+`","stream":`+stream+`,"user":"MARK-user","messages":[{"role":"user","content":"MARK-prompt"}]}`,
+				"X-Tollgate-Tags", "MARK-tag=MARK-value", "X-Tollgate-Metadata", `{"MARK":1}`, "Traceparent", "00-MARK")
+		}
+	}
+	b.get("/v1/models", "Authorization", "Bearer sk-tg-MARK")
+	b.idle()
+	require.NotContains(t, b.log.String(), "MARK")
+	require.NotContains(t, b.log.String(), upstreamID)
+	require.NotContains(t, b.log.String(), demoKey)
+	for line := range strings.Lines(b.log.String()) {
+		require.True(t, json.Valid([]byte(line)), line)
+	}
 }
