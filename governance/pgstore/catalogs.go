@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -72,6 +73,8 @@ type catalogState struct {
 	confirmed time.Time
 	// due is the instant, by the database's clock, at which the picture may change by itself.
 	due time.Time
+	// limits are those of the picture by number, so that a change reads only what it touched. It is not written to again.
+	limits map[int64]*governance.Limit
 }
 
 // NewCatalogs makes a picture that is empty until Run has read it. keys opens the credentials of providers.
@@ -169,7 +172,9 @@ func (c *Catalogs) look(ctx context.Context) error {
 	}
 	s := c.state.Load()
 	if s != nil && s.catalog.Version == is.Version && is.Now.Before(s.due) {
-		c.state.Store(&catalogState{catalog: s.catalog, confirmed: at, due: s.due})
+		confirmed := *s
+		confirmed.confirmed = at
+		c.state.Store(&confirmed)
 		return nil
 	}
 	return c.load(ctx)
@@ -188,27 +193,32 @@ func (c *Catalogs) version(ctx context.Context) (versionRow, error) {
 	})
 }
 
-// load reads everything in one snapshot, puts it in force, and then tells who asked to be told.
+// load reads in one snapshot what may have changed, puts the new picture in force, and then tells who asked to be told.
 func (c *Catalogs) load(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	at := time.Now()
 	before := c.state.Load()
-	next := &catalogState{confirmed: at}
+	var next *catalogState
 	var changes []changeRow
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := within(ctx, c.pool, snapshot, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if next.catalog, next.due, err = c.readAll(ctx, tx); err != nil {
+	err := within(ctx, c.pool, snapshot, func(ctx context.Context, tx pgx.Tx) error {
+		is, err := one[versionRow](ctx, tx, "config_version", nil)
+		if err != nil {
 			return err
 		}
-		if before != nil && before.catalog.Version != next.catalog.Version {
-			changes, err = changesSince(ctx, tx, before.catalog.Version, next.catalog.Version)
+		if before != nil && before.catalog.Version != is.Version {
+			if changes, err = changesSince(ctx, tx, before.catalog.Version, is.Version); err != nil {
+				return err
+			}
 		}
+		next, err = c.readAll(ctx, tx, is, before, changes)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("load configuration: %w", err)
 	}
+	next.confirmed = at
 	c.state.Store(next)
 	c.mu.Lock()
 	close(c.changed)
@@ -245,49 +255,72 @@ func changesSince(ctx context.Context, q querier, seen, loaded int64) ([]changeR
 	return many[changeRow](ctx, q, "changes_since", args{"seen": seen, "loaded": loaded})
 }
 
-// readAll reads one picture, and the instant at which it may change by itself.
-func (c *Catalogs) readAll(ctx context.Context, q querier) (*governance.Catalog, time.Time, error) {
-	is, err := one[versionRow](ctx, q, "config_version", nil)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
+// readAll reads one picture, and the instant at which it may change by itself. Models, targets and their prices are read
+// anew each time; limits may be many, so that those which no change has touched are taken over.
+func (c *Catalogs) readAll(ctx context.Context, q querier, is versionRow, before *catalogState, changes []changeRow) (*catalogState, error) {
 	everything := filter(governance.Actor{})
 	everything["count"] = (*int64)(nil)
 	targetRows, err := many[targetsRow](ctx, q, "targets_read", everything)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
 	}
 	modelRows, err := many[modelsRow](ctx, q, "models_read", everything)
 	if err != nil {
-		return nil, time.Time{}, err
-	}
-	limitRows, err := many[limitsRow](ctx, q, "limits_in_force", nil)
-	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
 	}
 	priceRows, err := many[pricesRow](ctx, q, "prices_in_force", nil)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
+	}
+	limits, err := readLimits(ctx, q, is.Now, before, changes)
+	if err != nil {
+		return nil, err
 	}
 	due, err := scalar[*time.Time](ctx, q, "config_due", nil)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, err
+	}
+	again := is.Now.Add(rereadAfter)
+	if before != nil && is.Now.Before(before.due) {
+		again = before.due // limits were not all read
+	}
+	if due == nil || again.Before(*due) {
+		due = &again
 	}
 	models := make([]*governance.Model, 0, len(modelRows))
 	for _, r := range modelRows {
 		m := r.domain()
 		models = append(models, &m)
 	}
-	limits := make([]*governance.Limit, 0, len(limitRows))
-	for _, r := range limitRows {
+	catalog := governance.NewCatalog(is.Version, is.Now.UTC(), models, c.targets(targetRows, priceRows),
+		slices.Collect(maps.Values(limits)))
+	return &catalogState{catalog: catalog, due: *due, limits: limits}, nil
+}
+
+// readLimits reads the limits that changes name, or all where these are not known or an instant has come.
+func readLimits(ctx context.Context, q querier, now time.Time, before *catalogState, changes []changeRow) (map[int64]*governance.Limit, error) {
+	var touched []int64 // nil: all
+	limits := make(map[int64]*governance.Limit)
+	all := slices.Contains(changes, changeRow{Kind: "limit"})
+	if before != nil && now.Before(before.due) && !all {
+		touched = []int64{}
+		limits = maps.Clone(before.limits)
+		for _, change := range changes {
+			if change.Kind == "limit" {
+				touched = append(touched, change.Num)
+				delete(limits, change.Num)
+			}
+		}
+	}
+	rows, err := many[limitsRow](ctx, q, "limits_in_force", args{"nums": touched})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
 		l := r.domain()
-		limits = append(limits, &l)
+		limits[l.Num] = &l
 	}
-	catalog := governance.NewCatalog(is.Version, is.Now.UTC(), models, c.targets(targetRows, priceRows), limits)
-	if again := is.Now.Add(rereadAfter); due == nil || again.Before(*due) {
-		due = &again
-	}
-	return catalog, *due, nil
+	return limits, nil
 }
 
 type priceKey struct{ provider, model string }

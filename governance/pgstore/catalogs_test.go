@@ -234,6 +234,52 @@ func TestCatalogs_GrowStaleAndRecover(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := c.Current(); return err == nil }, soon, tick)
 }
 
+// A change reads only the limits that it touched; the others stay as they are.
+func TestCatalogs_TakeOverUntouchedLimits(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	o, err := f.Organizations.Create(t.Context(), admin, governance.Organization{Name: "o"})
+	require.NoError(t, err)
+	var limits []governance.Limit
+	for n := range 3 {
+		l, err := f.Limits.Create(t.Context(), admin, governance.Limit{
+			Scope: governance.Scope{Type: governance.ScopeOrganization, Subject: governance.Ref{ID: o.ID}}, Routes: []string{fmt.Sprint(n)},
+			Kind: governance.KindConcurrency, Metric: governance.MetricRequests, Amount: 5, CarryDebt: true,
+		})
+		require.NoError(t, err)
+		limits = append(limits, l)
+	}
+	c := NewCatalogs(f.super, f.keys, CatalogOptions{})
+	require.NoError(t, c.look(t.Context()))
+	before, err := c.Current()
+	require.NoError(t, err)
+	require.NoError(t, f.Limits.Delete(t.Context(), admin, limits[0].ID, 0))
+	limits[1].Amount = 6
+	_, err = f.Limits.Update(t.Context(), admin, limits[1])
+	require.NoError(t, err)
+	require.NoError(t, c.look(t.Context()))
+	after, err := c.Current()
+	require.NoError(t, err)
+	require.Greater(t, after.Version, before.Version)
+	require.Nil(t, after.Limits.Limit(limits[0].Num))
+	require.EqualValues(t, 6, after.Limits.Limit(limits[1].Num).Amount)
+	require.Same(t, before.Limits.Limit(limits[2].Num), after.Limits.Limit(limits[2].Num))
+	require.NotNil(t, before.Limits.Limit(limits[0].Num), "a picture never changes")
+
+	_, err = f.super.Exec(t.Context(), "DELETE FROM tollgate.config_changes")
+	require.NoError(t, err)
+	require.NoError(t, f.Limits.Delete(t.Context(), admin, limits[1].ID, 0))
+	_, err = f.super.Exec(t.Context(), "UPDATE tollgate.config_state SET version = version + 20000")
+	require.NoError(t, err)
+	_, err = f.Organizations.Create(t.Context(), admin, governance.Organization{Name: "far ahead"})
+	require.NoError(t, err)
+	require.NoError(t, c.look(t.Context()))
+	after, err = c.Current()
+	require.NoError(t, err)
+	require.Nil(t, after.Limits.Limit(limits[1].Num), "what is not listed is read")
+	require.NotNil(t, after.Limits.Limit(limits[2].Num))
+}
+
 // Prices and limits begin and end at their instants, though nobody changes anything then.
 func TestCatalogs_FollowTheClock(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,7 @@
 LISTEN tollgate_config;
 
 -- name: limits_in_force
--- All that count now. Names are for messages, so only those of the subjects are read.
+-- Those that count now: all, or of the given ones.
 SELECT l.id AS num, l.public_id AS id, l.version, l.created_at, l.updated_at, l.deleted_at,
     coalesce(l.organization_id, 0) AS organization_num, coalesce(o.public_id, '') AS organization_id,
     coalesce(o.name, '') AS organization_name,
@@ -19,6 +19,7 @@ LEFT JOIN tollgate.organizations AS o ON o.id = l.organization_id
 LEFT JOIN tollgate.subjects AS s ON s.type = l.scope_type AND s.id = l.scope_id
 LEFT JOIN tollgate.subjects AS w ON w.type = l.within_type AND w.id = l.within_id
 WHERE l.deleted_at IS NULL AND o.deleted_at IS NULL
+  AND (@nums::bigint[] IS NULL OR l.id = ANY (@nums::bigint[]))
   AND (l.starts_at IS NULL OR l.starts_at <= transaction_timestamp())
   AND (l.expires_at IS NULL OR l.expires_at > transaction_timestamp())
 ORDER BY l.id;
