@@ -25,7 +25,7 @@ var leaves = []string{
 // "X/..." stands for X and everything below it.
 var borders = map[string][]string{
 	"internal":               {},
-	"internal/pricebook":     {"governance"},
+	"internal/pricebook":     {"governance", "internal/pricebook"},
 	"governance":             {},
 	"governance/meter":       {"governance"},
 	"governance/pgstore":     {"governance", "governance/meter", "governance/tasks", "governance/pgstore/...", "migrations"},
