@@ -15,9 +15,9 @@ type versionCommand struct {
 func (c *versionCommand) Run(s streams) error {
 	if c.Output == "json" {
 		return json.NewEncoder(s.out).Encode(map[string]string{
-			"version": version.Version, "commit": version.Commit(), "go": runtime.Version(),
+			"version": version.Version, "commit": version.Commit, "go": runtime.Version(),
 		})
 	}
-	_, err := fmt.Fprintf(s.out, "tollgate %s (%s, %s)\n", version.Version, version.Commit(), runtime.Version())
+	_, err := fmt.Fprintf(s.out, "tollgate %s (%s, %s)\n", version.Version, version.Commit, runtime.Version())
 	return err
 }

@@ -21,7 +21,7 @@ func newMetrics() *metrics {
 	)
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tollgate_build_info", Help: "Always 1; the labels say which build this is.",
-		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit()},
+		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit},
 	})
 	build.Set(1)
 	r.MustRegister(build)
