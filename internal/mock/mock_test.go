@@ -264,7 +264,8 @@ func TestFreezeLastsUntilTheClientLeaves(t *testing.T) {
 		}
 		cancel()
 		require.NoError(t, r.Body.Close())
-		require.NoError(t, u.Wait(bounded(t), func(c Counts) bool { return c.Aborted == 1 && c.Ended == 1 && c.InFlight == 0 }), script)
+		err = u.Wait(bounded(t), func(c Counts) bool { return c.Aborted == 1 && c.Ended == 1 && c.InFlight == 0 })
+		require.NoError(t, err, "%s: %+v", script, u.Log())
 		require.NotNil(t, u.Log().Requests[0].AbortedAt)
 	}
 }

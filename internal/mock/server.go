@@ -183,8 +183,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	stop := context.AfterFunc(r.Context(), func() { s.log.abort(q) })
 	defer func() {
-		if !stop() {
-			s.log.abort(q) // its own goroutine may come after the end
+		// The function's own goroutine may come after the end, or be stopped while the context is being cancelled.
+		if !stop() || r.Context().Err() != nil {
+			s.log.abort(q)
 		}
 	}()
 
