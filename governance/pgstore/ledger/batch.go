@@ -382,9 +382,11 @@ func (l *Ledger) send(ctx context.Context, b *batch) (*decision, error) {
 	defer conn.Release()
 	statement, cancel := context.WithTimeout(ctx, statementWait)
 	defer cancel()
-	fault("ledger.before_batch")
+	b.fault("before")
 	start := time.Now()
-	result := conn.Conn().PgConn().ExecParams(statement, batchSQL, p.values[:p.n], p.oids[:p.n], []int16{pgtype.BinaryFormatCode}, []int16{pgtype.BinaryFormatCode}).Read()
+	sent := conn.Conn().PgConn().ExecParams(statement, batchSQL, p.values[:p.n], p.oids[:p.n], []int16{pgtype.BinaryFormatCode}, []int16{pgtype.BinaryFormatCode})
+	b.fault("during")
+	result := sent.Read()
 	if result.Err != nil {
 		var pg *pgconn.PgError
 		if errors.As(result.Err, &pg) && pg.Code == stateReadOnly {
@@ -392,7 +394,7 @@ func (l *Ledger) send(ctx context.Context, b *batch) (*decision, error) {
 		}
 		return nil, fmt.Errorf("call batch: %w", result.Err)
 	}
-	fault("ledger.after_batch")
+	b.fault("after")
 	if len(result.Rows) != 1 {
 		return nil, errWire
 	}
@@ -407,6 +409,15 @@ func (l *Ledger) send(ctx context.Context, b *batch) (*decision, error) {
 		l.observer.Batch(len(b.settlements), len(b.admissions), time.Since(start))
 	}
 	return d, nil
+}
+
+// fault passes a fault point of crash drills: ledger.before_batch, ledger.during_batch (it was sent and not answered),
+// ledger.after_batch, and the same of batches that settle: ledger.before_settlement and so on.
+func (b *batch) fault(when string) {
+	fault("ledger." + when + "_batch")
+	if len(b.settlements) > 0 {
+		fault("ledger." + when + "_settlement")
+	}
 }
 
 func (l *Ledger) makeMeters(ctx context.Context, d *decision) error {
