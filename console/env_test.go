@@ -27,6 +27,8 @@ type env struct {
 	pool    *pgxpool.Pool
 	handler http.Handler
 	log     *bytes.Buffer
+	// contract is what every answer is checked against.
+	contract contract
 }
 
 func options(tb testing.TB, pool *pgxpool.Pool) Options {
@@ -56,6 +58,7 @@ func newEnv(tb testing.TB, change ...func(*Options)) *env {
 	var err error
 	e.handler, err = New(o)
 	require.NoError(tb, err)
+	e.contract = contractOf(o)
 	return e
 }
 
@@ -107,6 +110,7 @@ func (e *env) do(r *http.Request) answer {
 		d.UseNumber()
 		require.NoError(e.tb, d.Decode(&a.body), a.text)
 	}
+	e.contract.requireConforms(e.tb, r, a)
 	return a
 }
 

@@ -81,9 +81,9 @@ type Limit struct {
 	Routes         []string    `json:"routes" nullable:"false"`
 	Kind           string      `json:"kind"`
 	Metric         string      `json:"metric"`
-	Amount         *decimal    `json:"amount" doc:"null: unlimited but counted"`
+	Amount         *decimal    `json:"amount" nullable:"true" doc:"null: unlimited but counted"`
 	Per            *string     `json:"per"`
-	Burst          *decimal    `json:"burst"`
+	Burst          *decimal    `json:"burst" nullable:"true"`
 	Window         limitWindow `json:"window,omitzero"`
 	CarryDebt      bool        `json:"carry_debt"`
 	Reserve        string      `json:"reserve"`

@@ -17,11 +17,11 @@ const maxChain = 250
 
 // Level is the state of one meter.
 type Level struct {
-	Amount    *decimal   `json:"amount" doc:"null: unlimited but counted"`
+	Amount    *decimal   `json:"amount" nullable:"true" doc:"null: unlimited but counted"`
 	Spent     decimal    `json:"spent" doc:"Of budgets, in this window"`
 	Held      decimal    `json:"held" doc:"Taken by calls that are under way"`
 	Debt      decimal    `json:"debt" doc:"Used beyond the limit, repaid first"`
-	Remaining *decimal   `json:"remaining" doc:"null: unlimited"`
+	Remaining *decimal   `json:"remaining" nullable:"true" doc:"null: unlimited"`
 	ResetsAt  *time.Time `json:"resets_at" doc:"When the window ends, or the bucket is full again; null: never, or it is whole"`
 }
 

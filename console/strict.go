@@ -75,6 +75,9 @@ func checkJSON(body []byte) *fault {
 	if len(body) == 0 {
 		return nil
 	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return &fault{Location: "body", Message: "is only white space"}
+	}
 	d := jsontext.NewDecoder(bytes.NewReader(body))
 	for {
 		token, err := d.ReadToken()
@@ -82,7 +85,11 @@ func checkJSON(body []byte) *fault {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return &fault{Location: "body" + dotted(d.StackPointer()), Message: plainJSONError(err)}
+			where := d.StackPointer()
+			if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+				where = syntax.JSONPointer
+			}
+			return &fault{Location: "body" + dotted(where), Message: plainJSONError(err)}
 		case token.Kind() == '"' && strings.ContainsRune(token.String(), 0):
 			return &fault{Location: "body" + dotted(d.StackPointer()), Message: "contains a NUL character"}
 		case d.StackDepth() == 0 && len(bytes.TrimSpace(body[d.InputOffset():])) > 0:
