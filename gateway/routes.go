@@ -48,6 +48,19 @@ const modelPath = "/v1/models/"
 // mounts are the prefixes under which SDKs look for their provider's paths.
 var mounts = []string{"", "/openai", "/anthropic"}
 
+// paths lists where a route is mounted. What SDKs call is also served without /v1, since users give base URLs with and
+// without it.
+func (rt *route) paths() []string {
+	var all []string
+	for _, prefix := range mounts {
+		all = append(all, prefix+rt.path)
+	}
+	if rt.metered() || strings.HasPrefix(rt.name, "models") {
+		all = append(all, strings.TrimPrefix(rt.path, "/v1"))
+	}
+	return all
+}
+
 // mount builds the router. Everything else about HTTP is in this package's own hands: echo only finds the route.
 func (g *Gateway) mount() *echo.Echo {
 	e := echo.New()
@@ -63,8 +76,8 @@ func (g *Gateway) mount() *echo.Echo {
 	e.GET("/", root)
 	e.HEAD("/", root)
 	for _, rt := range routes() {
-		for _, prefix := range mounts {
-			e.Add(rt.method, prefix+rt.path, func(ec echo.Context) error {
+		for _, path := range rt.paths() {
+			e.Add(rt.method, path, func(ec echo.Context) error {
 				g.serve(rt, ec.Param("id"), ec.Response().Writer, ec.Request())
 				return nil
 			})

@@ -97,9 +97,9 @@ func asAnthropicModel(m *governance.Model) anthropicModel {
 	return anthropicModel{Type: "model", ID: m.Name, DisplayName: m.Name, CreatedAt: m.CreatedAt.UTC()}
 }
 
-// serveModelInfo shows one model, named by all of the path behind /v1/models/ (F109).
+// serveModelInfo shows one model, named by all of the path behind /models/ (F109).
 func (c *call) serveModelInfo() error {
-	_, escaped, _ := strings.Cut(c.r.URL.EscapedPath(), modelPath)
+	_, escaped, _ := strings.Cut(c.r.URL.EscapedPath(), "/models/")
 	name, err := url.PathUnescape(escaped)
 	if err != nil || name == "" {
 		return fault(governance.CodeModelNotFound, "The model is unknown.")

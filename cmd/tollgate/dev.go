@@ -51,25 +51,25 @@ func (c *devCommand) Run(ctx context.Context, s streams) error {
 const welcomeText = `
 {{.Bold}}Tollgate serves.{{.Plain}}
 
-  OpenAI base URL   {{.BaseURL}}
+  OpenAI base URL   {{.BaseURL}}/v1
   virtual key       {{.VirtualKey}}
   model             {{.Model}}   (a mock that costs nothing real; see "tollgate mock --help")
-  admin API         {{.AdminURL}}
+  admin API         {{.AdminURL}}/admin/v1
   console           {{.ConsoleURL}}
   admin token       in {{.Secrets}}
   operations        {{.OpsURL}}/readyz  {{.OpsURL}}/metrics
 
 {{.Bold}}Try it with curl{{.Plain}}
-  curl {{.BaseURL}}/chat/completions -H "Authorization: Bearer {{.VirtualKey}}" -H "Content-Type: application/json" -d '{"model":"{{.Model}}","messages":[{"role":"user","content":"Hello!"}]}'
+  curl {{.BaseURL}}/v1/chat/completions -H "Authorization: Bearer {{.VirtualKey}}" -H "Content-Type: application/json" -d '{"model":"{{.Model}}","messages":[{"role":"user","content":"Hello!"}]}'
 
 {{.Bold}}with Node{{.Plain}}  (npm install openai)
-  node --input-type=module -e 'import OpenAI from "openai"; const c = new OpenAI({baseURL: "{{.BaseURL}}", apiKey: "{{.VirtualKey}}"}); const r = await c.chat.completions.create({model: "{{.Model}}", messages: [{role: "user", content: "Hello!"}]}); console.log(r.choices[0].message.content)'
+  node --input-type=module -e 'import OpenAI from "openai"; const c = new OpenAI({baseURL: "{{.BaseURL}}/v1", apiKey: "{{.VirtualKey}}"}); const r = await c.chat.completions.create({model: "{{.Model}}", messages: [{role: "user", content: "Hello!"}]}); console.log(r.choices[0].message.content)'
 
 {{.Bold}}with Python{{.Plain}}  (pip install openai)
-  python3 -c 'from openai import OpenAI; c = OpenAI(base_url="{{.BaseURL}}", api_key="{{.VirtualKey}}"); print(c.chat.completions.create(model="{{.Model}}", messages=[{"role": "user", "content": "Hello!"}]).choices[0].message.content)'
+  python3 -c 'from openai import OpenAI; c = OpenAI(base_url="{{.BaseURL}}/v1", api_key="{{.VirtualKey}}"); print(c.chat.completions.create(model="{{.Model}}", messages=[{"role": "user", "content": "Hello!"}]).choices[0].message.content)'
 
 Then see what it cost:
-  curl {{.BaseURL}}/usage -H "Authorization: Bearer {{.VirtualKey}}"
+  curl {{.BaseURL}}/v1/usage -H "Authorization: Bearer {{.VirtualKey}}"
 
 Log: {{.LogFile}}    Ctrl-C stops everything, database included.
 `

@@ -118,7 +118,7 @@ func Dev(ctx context.Context, o DevOptions, ready func(DevReady) error) (err err
 	at := a.Addresses()
 	err = a.Run(ctx, func() error {
 		return ready(DevReady{
-			BaseURL: at.Traffic + "/v1", AdminURL: at.Control + "/admin/v1", OpsURL: at.Ops, ConsoleURL: at.Control + "/",
+			BaseURL: at.Traffic, AdminURL: at.Control, OpsURL: at.Ops, ConsoleURL: at.Control + "/",
 			AdminToken: secrets.AdminToken.Reveal(), VirtualKey: secrets.DemoKey.Reveal(), Model: devModel,
 			DatabaseURL: cfg.DatabaseControlURL.Reveal(), DataDir: o.DataDir,
 		})
