@@ -84,10 +84,7 @@ func New(o Options) (http.Handler, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	auth, err := newAuthenticator(o.AdminToken)
-	if err != nil {
-		return nil, fmt.Errorf("make authenticator: %w", err)
-	}
+	auth := newAuthenticator(o.AdminToken)
 	api, mux := newAPI()
 	(&server{Options: o}).register(api)
 	document, err := api.OpenAPI().MarshalJSON()

@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
@@ -145,23 +145,21 @@ const (
 	// failureBurst and failureEvery bound how fast one address is told that its token is wrong.
 	failureBurst = 10
 	failureEvery = 6 * time.Second
-	// failureAddresses is how many addresses are remembered.
+	// failureAddresses is how many addresses are remembered; beyond it all are forgotten.
 	failureAddresses = 4096
 )
 
 // authenticator knows the admin token. Addresses that fail too often are answered 429; the right token always passes, so
 // that nobody behind the same proxy can lock the operator out.
 type authenticator struct {
-	token    [sha256.Size]byte
-	failures *lru.Cache[string, *rate.Limiter]
+	token [sha256.Size]byte
+
+	mu       sync.Mutex
+	failures map[string]*rate.Limiter // by address
 }
 
-func newAuthenticator(token secret.String) (*authenticator, error) {
-	failures, err := lru.New[string, *rate.Limiter](failureAddresses)
-	if err != nil {
-		return nil, err
-	}
-	return &authenticator{token: sha256.Sum256([]byte(token.Reveal())), failures: failures}, nil
+func newAuthenticator(token secret.String) *authenticator {
+	return &authenticator{token: sha256.Sum256([]byte(token.Reveal())), failures: make(map[string]*rate.Limiter)}
 }
 
 func (a *authenticator) require(next http.Handler) http.Handler {
@@ -192,13 +190,16 @@ func (a *authenticator) knows(r *http.Request) bool {
 
 func (a *authenticator) refuse(w http.ResponseWriter, r *http.Request) {
 	address := remoteIP(r)
-	limiter, ok := a.failures.Get(address)
+	a.mu.Lock()
+	limiter, ok := a.failures[address]
 	if !ok {
-		limiter = rate.NewLimiter(rate.Every(failureEvery), failureBurst)
-		if earlier, found, _ := a.failures.PeekOrAdd(address, limiter); found {
-			limiter = earlier
+		if len(a.failures) >= failureAddresses {
+			clear(a.failures)
 		}
+		limiter = rate.NewLimiter(rate.Every(failureEvery), failureBurst)
+		a.failures[address] = limiter
 	}
+	a.mu.Unlock()
 	if !limiter.Allow() {
 		zerolog.Ctx(r.Context()).Warn().Str(lognames.RemoteIP, address).Msg("too many failed logins")
 		p := newProblem(http.StatusTooManyRequests, codeTooManyFailures, "Too many requests with a wrong token from this address.")

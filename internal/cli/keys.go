@@ -69,16 +69,12 @@ func (c *keysLimits) Run(ctx context.Context, k *kong.Context) error {
 	if c.Output == "table" {
 		for _, l := range page.Items {
 			tell(l)["whose"] = text(l, "owner.type") + ":" + text(l, "owner.name")
-			l["mark"] = ""
-			if l["tightest"] == true {
-				l["mark"] = "tightest"
-			}
 		}
 	}
 	return c.printer(k.Stdout).list(page.Items, []column{
 		{"LIMIT", "id"}, {"OF", "whose"}, {"KIND", "kind"}, {"METRIC", "metric"}, {"AMOUNT", "amount"}, {"PER", "period"},
 		{"SPENT", "state.spent"}, {"HELD", "state.held"}, {"DEBT", "state.debt"}, {"REMAINING", "state.remaining"},
-		{"RESETS", "state.resets_at"}, {"MODE", "mode"}, {"", "mark"},
+		{"RESETS", "state.resets_at"}, {"MODE", "mode"}, {"TIGHTEST", "tightest"},
 	})
 }
 

@@ -37,10 +37,15 @@ func run(tb testing.TB, args ...string) (out, errs string, err error) {
 func TestHelpTeaches(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--help"}, {"keys", "--help"}, {"keys", "create", "--help"}, {"limits", "create", "--help"}, {"apply", "--help"}, {"spend", "--help"},
+		{"orgs", "create"}, {"teams", "create"}, {"keys", "create"}, {"keys", "rotate"}, {"providers", "create"}, {"models", "create"},
+		{"limits", "create"}, {"prices", "add"}, {"apply"}, {"spend"}, {"completion"},
 	} {
-		out, _, err := run(t, args...)
+		out, _, err := run(t, append(args, "--help")...)
 		require.NoError(t, err)
-		t.Log(out)
+		require.Contains(t, out, "Example", args)
+		require.Contains(t, out, "tollgate "+args[0], args)
 	}
+	out, _, err := run(t, "--help")
+	require.NoError(t, err)
+	require.Contains(t, out, "keys create")
 }

@@ -149,11 +149,11 @@ func (p printer) table(names []string, rows [][]string) error {
 	width := make([]int, len(names))
 	numeric := make([]bool, len(names))
 	for i, n := range names {
-		width[i], numeric[i] = utf8.RuneCountInString(n), len(rows) > 0
+		width[i] = utf8.RuneCountInString(n)
 		for _, row := range rows {
 			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
-			numeric[i] = numeric[i] && isNumber(row[i])
 		}
+		numeric[i] = areNumbers(rows, i)
 	}
 	var b strings.Builder
 	line := func(cells []string, colour string) {
@@ -183,8 +183,20 @@ func (p printer) table(names []string, rows [][]string) error {
 	return err
 }
 
-func isNumber(s string) bool {
-	return s == "-" || strings.Trim(s, "-0123456789.$") == "" && strings.ContainsAny(s, "0123456789")
+// areNumbers reports whether a column holds numbers, and gaps at most.
+func areNumbers(rows [][]string, column int) bool {
+	some := false
+	for _, row := range rows {
+		s := row[column]
+		if s == "-" || s == wordUnlimited {
+			continue
+		}
+		if strings.Trim(s, "-0123456789.") != "" {
+			return false
+		}
+		some = true
+	}
+	return some
 }
 
 // one writes a single resource.
