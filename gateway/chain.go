@@ -31,10 +31,15 @@ type Link struct {
 	Plugin  plugins.Plugin
 	OnError OnError         // "" is Deny
 	Mode    governance.Mode // "" is ModeEnforce; ModeLog lets pass what a guard denies, and counts it
-	Timeout time.Duration   // of one stage; 0: one second
+	Timeout time.Duration   // of one stage; 0: five seconds
 }
 
-const defaultPluginTimeout = time.Second
+const defaultPluginTimeout = 5 * time.Second
+
+// sampled keeps repeating warnings from filling the log: ten a second, then one of a hundred.
+func sampled() zerolog.Sampler {
+	return &zerolog.BurstSampler{Burst: 10, Period: time.Second, NextSampler: &zerolog.BasicSampler{N: 100}}
+}
 
 // stage is one plugin's part in one stage.
 type stage[T any] struct {
@@ -54,6 +59,7 @@ type chain struct {
 	recorders      []stage[plugins.Recorder]
 
 	log       zerolog.Logger
+	sampler   zerolog.Sampler
 	failed    func(values ...string) // counts failures by plugin
 	wouldDeny func(values ...string) // counts what log mode let pass, by plugin
 }
@@ -61,6 +67,7 @@ type chain struct {
 func newChain(links []Link, log zerolog.Logger, metrics plugins.Registry) (*chain, error) {
 	ch := &chain{
 		log:       log,
+		sampler:   sampled(),
 		failed:    metrics.Counter("tollgate_plugin_failures_total", "Failures of plugins themselves, by plugin.", "plugin"),
 		wouldDeny: metrics.Counter("tollgate_plugin_would_deny_total", "Calls that a plugin in log mode would have denied.", "plugin"),
 	}
@@ -169,13 +176,14 @@ func (ch *chain) failure(ctx context.Context, at int, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // the client left: that is no failure of the plugin
 	}
+	if l.OnError == Deny && (errors.Is(err, governance.ErrStoreAway) || errors.Is(err, governance.ErrStale)) {
+		return orUnavailable(err)
+	}
 	ch.failed(l.Plugin.ID())
-	zerolog.Ctx(ctx).Error().Err(err).Str(lognames.Plugin, l.Plugin.ID()).Msg("plugin failed")
+	log := zerolog.Ctx(ctx).Sample(ch.sampler)
+	log.Error().Err(err).Str(lognames.Plugin, l.Plugin.ID()).Msg("plugin failed")
 	if l.OnError == Allow {
 		return nil
-	}
-	if errors.Is(err, governance.ErrStoreAway) || errors.Is(err, governance.ErrStale) {
-		return orUnavailable(err)
 	}
 	return &governance.Error{
 		Code: governance.CodePluginUnavailable, Public: "A part of the gateway that must agree to each request is unavailable.", Err: err,
@@ -267,7 +275,8 @@ func (ch *chain) onlyLogs(ctx context.Context, at int, deny *governance.Error) b
 		return false
 	}
 	ch.wouldDeny(l.Plugin.ID())
-	zerolog.Ctx(ctx).Info().Str(lognames.Plugin, l.Plugin.ID()).Str(lognames.Code, string(deny.Code)).Msg("plugin in log mode would have denied")
+	log := zerolog.Ctx(ctx).Sample(ch.sampler)
+	log.Info().Str(lognames.Plugin, l.Plugin.ID()).Str(lognames.Code, string(deny.Code)).Msg("plugin in log mode would have denied")
 	return true
 }
 

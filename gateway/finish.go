@@ -26,7 +26,8 @@ func (c *call) settle(a *attempt, wait time.Duration) governance.Settlement {
 	began := time.Now()
 	if err := c.g.ledger.Settle(ctx, s); err != nil && !errors.Is(err, governance.ErrAlreadyClosed) {
 		c.g.metrics.unsettled()
-		c.log.Warn().Err(err).Str(lognames.Outcome, string(s.Outcome)).Msg("settlement waits for the store")
+		log := c.log.Sample(c.g.chain.sampler)
+		log.Warn().Err(err).Str(lognames.Outcome, string(s.Outcome)).Msg("settlement waits for the store")
 	}
 	c.g.metrics.settlement(time.Since(began).Seconds())
 	c.conclude(a, s)

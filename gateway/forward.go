@@ -479,7 +479,8 @@ func (c *call) refused(a *attempt, response *http.Response, plain io.Reader) err
 func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why providers.Failure) error {
 	if why.OurFault {
 		// The text may name our account: it is for the operator alone.
-		zerolog.Ctx(c.ctx()).Error().Int(lognames.Status, status).Str(lognames.Provider, a.target.Provider.Name).
+		log := c.log.Sample(c.g.chain.sampler)
+		log.Error().Int(lognames.Status, status).Str(lognames.Provider, a.target.Provider.Name).
 			Str(lognames.Code, string(why.Code)).Msg("provider refused our credential or account")
 		return &failure{cause: &governance.Error{
 			Code: why.Code, Public: "The provider refused this gateway's own account.", Err: statusError(status),

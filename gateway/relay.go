@@ -20,6 +20,7 @@ import (
 )
 
 const (
+	maxInflated    = 8 << 20         // bytes of a whole answer that came compressed, which a few kilobytes can blow up to gigabytes
 	maxAhead       = 64 << 10        // bytes of comments and blank lines that are held back while a stream's status is open
 	maxCostHeader  = 1 << 20         // bytes of a unary answer up to which its cost stands in a header (ruling 37)
 	afterTerminal  = 2 * time.Second // how long an upstream may keep its connection open behind the terminal event
@@ -49,6 +50,7 @@ func decoded(response *http.Response) (io.Reader, error) {
 	}
 	response.Header.Del("Content-Encoding")
 	response.Header.Del("Content-Length")
+	response.Uncompressed = true
 	return plain, nil
 }
 
@@ -84,13 +86,17 @@ func headerText(s string) string {
 // call on any replica sees what this one used (ruling 31).
 func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) error {
 	began := time.Now()
-	body, err := io.ReadAll(io.LimitReader(plain, c.g.cfg.MaxAnswer+1))
+	limit := c.g.cfg.MaxAnswer
+	if response.Uncompressed {
+		limit = min(limit, maxInflated)
+	}
+	body, err := io.ReadAll(io.LimitReader(plain, limit+1))
 	c.notOurs += time.Since(began)
 	a.ending.FirstByte = len(body) > 0
 	switch {
 	case err != nil:
 		return c.broken(a, err)
-	case int64(len(body)) > c.g.cfg.MaxAnswer:
+	case int64(len(body)) > limit:
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, "The provider's answer is larger than this gateway accepts.")}
 	case !json.Valid(body):
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
@@ -330,7 +336,7 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 		return c.flushStream(a, s)
 	}
 	if c.status == 0 {
-		if clean {
+		if clean || errors.Is(err, sse.ErrTruncated) && context.Cause(a.ctx) == nil {
 			return c.noEvents(a)
 		}
 		return c.broken(a, err)
