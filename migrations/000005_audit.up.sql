@@ -106,6 +106,8 @@ BEGIN
         WHERE x.class BETWEEN 6 AND 9 AND p_source <> 'reservation'
     ) AS g;
     RETURN true;
+EXCEPTION WHEN unique_violation THEN
+    RETURN false; -- somebody else was faster
 END
 $$;
 
