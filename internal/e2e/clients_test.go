@@ -390,8 +390,13 @@ func TestClientErrors(t *testing.T) {
 func TestF053_ClientsWaitForRates(t *testing.T) {
 	t.Parallel()
 	f := startClientFleet(t)
+	keys, slowKeys := map[string]string{}, map[string]string{}
+	for _, lib := range f.libraries {
+		keys[lib.name], _ = f.issue(object{"kind": "rate", "metric": "requests", "amount": "60", "per": "1m", "burst": "1"})
+		slowKeys[lib.name], _ = f.issue(object{"kind": "rate", "metric": "requests", "amount": "1", "per": "1h", "burst": "1"})
+	}
 	f.each(t, func(t *testing.T, lib sdk) {
-		key, _ := f.issue(object{"kind": "rate", "metric": "requests", "amount": "60", "per": "1m", "burst": "1"})
+		key, slow := keys[lib.name], slowKeys[lib.name]
 		require.Nil(t, lib.do(t.Context(), f.ask(opChat, "plain", key)).Error)
 		r := lib.do(t.Context(), f.ask(opChat, "plain", key))
 		if !lib.stainless {
@@ -407,7 +412,6 @@ func TestF053_ClientsWaitForRates(t *testing.T) {
 		require.Less(t, r.WaitedMS, 3000.)
 
 		// A wait above a minute is not asked for: libraries would ignore it or sleep through it.
-		slow, _ := f.issue(object{"kind": "rate", "metric": "requests", "amount": "1", "per": "1h", "burst": "1"})
 		require.Nil(t, lib.do(t.Context(), f.ask(opChat, "plain", slow)).Error)
 		r = lib.do(t.Context(), f.ask(opChat, "plain", slow))
 		require.NotNil(t, r.Error)
