@@ -19,8 +19,9 @@ WITH moved AS (
     SELECT due_at FROM moved UNION ALL SELECT due_at FROM made
 )
 SELECT EXISTS (SELECT FROM mine) AS mine,
-       coalesce((SELECT due_at FROM mine), (SELECT due_at FROM tollgate.tasks WHERE name = @name::text), clock_timestamp())
-           - clock_timestamp() AS next;
+       least(@every::interval, -- who has lost to another replica may still see the old due time
+             coalesce((SELECT due_at FROM mine), (SELECT due_at FROM tollgate.tasks WHERE name = @name::text), clock_timestamp())
+                 - clock_timestamp()) AS next;
 
 -- name: task_finish
 UPDATE tollgate.tasks
