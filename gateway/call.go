@@ -143,7 +143,8 @@ func (c *call) authenticate() error {
 	if err != nil {
 		return orUnavailable(err)
 	}
-	c.log = c.log.With().Str(lognames.Organization, c.Principal.Organization.ID).Str(lognames.Key, c.Principal.Key.ID).Logger()
+	c.log = c.log.With().Str(lognames.Organization, c.Principal.Organization.ID).Str(lognames.Team, c.Principal.Team.ID).
+		Str(lognames.Key, c.Principal.Key.ID).Logger()
 	return nil
 }
 

@@ -233,6 +233,8 @@ func TestF109_ModelNamesWithAnyCharacters(t *testing.T) {
 		var one struct{ ID string }
 		require.NoError(t, json.Unmarshal(a.body, &one))
 		require.Equal(t, m.ID, one.ID)
+		require.Equal(t, http.StatusOK, b.get("/models/"+names[m.ID]).StatusCode)
+		require.Equal(t, http.StatusOK, b.get("/openai/v1/models/"+names[m.ID]).StatusCode)
 		quoted, err := json.Marshal(m.ID)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, b.post("/v1/chat/completions", strings.Replace(chatBody, `"m"`, string(quoted), 1)).StatusCode)

@@ -127,7 +127,7 @@ func (f *failure) statusOf(budgetStatus int) int {
 // hints tells clients, their SDKs and the meshes between whether and when to try again.
 func (f *failure) hints(h http.Header) {
 	wait := f.cause.RetryAfter
-	if wait == 0 && answers[f.cause.Code].wait {
+	if answers[f.cause.Code].wait { // whoever found it out: clients that were refused together must not come back together
 		wait = 2*time.Second + rand.N(8*time.Second) //nolint:gosec // jitter, no secret
 	}
 	switch {

@@ -132,8 +132,8 @@ func admissible(r *http.Request) error {
 			return invalid("", "The path contains a segment that is not allowed.")
 		}
 	}
-	if _, rest, ok := strings.Cut(path, modelPath); ok && mounted(path) {
-		if plain, err := url.PathUnescape(rest); err != nil || strings.Contains("/"+plain+"/", "/../") {
+	if name, ok := modelName(path); ok {
+		if plain, err := url.PathUnescape(name); err != nil || strings.Contains("/"+plain+"/", "/../") {
 			return invalid("", "The path contains a segment that is not allowed.")
 		}
 		return nil // a model's name may hold slashes of any kind
@@ -144,14 +144,14 @@ func admissible(r *http.Request) error {
 	return nil
 }
 
-// mounted reports whether path begins with a mount and the path of models.
-func mounted(path string) bool {
+// modelName returns what an escaped path has behind that of the models, wherever that is mounted.
+func modelName(path string) (escaped string, ok bool) {
 	for _, prefix := range mounts {
-		if strings.HasPrefix(path, prefix+modelPath) {
-			return true
+		if name, ok := strings.CutPrefix(path, prefix+modelPath); ok {
+			return name, true
 		}
 	}
-	return false
+	return strings.CutPrefix(path, strings.TrimPrefix(modelPath, "/v1"))
 }
 
 // speaksAnthropic follows ruling 41: errors and shared paths are Anthropic's under its mount, on its own path, and with

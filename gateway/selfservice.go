@@ -99,7 +99,7 @@ func asAnthropicModel(m *governance.Model) anthropicModel {
 
 // serveModelInfo shows one model, named by all of the path behind /models/ (F109).
 func (c *call) serveModelInfo() error {
-	_, escaped, _ := strings.Cut(c.r.URL.EscapedPath(), "/models/")
+	escaped, _ := modelName(c.r.URL.EscapedPath())
 	name, err := url.PathUnescape(escaped)
 	if err != nil || name == "" {
 		return fault(governance.CodeModelNotFound, "The model is unknown.")
