@@ -252,13 +252,10 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 		background.Wait()
 		err = errors.Join(err, a.Close())
 	}()
-	if err := a.contact(ctx); err != nil {
+	if err := a.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return err
-	}
-	if err := a.importPrices(ctx); err != nil {
 		return err
 	}
 	for _, r := range a.runners {

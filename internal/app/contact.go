@@ -39,6 +39,21 @@ func (e *notYet) Error() string {
 
 func (e *notYet) Unwrap() error { return e.err }
 
+// prepare does what comes before the first request: contact with the database and a filled price book.
+func (a *App) prepare(ctx context.Context) error {
+	if a.state.contacted.Load() {
+		return nil
+	}
+	if err := a.contact(ctx); err != nil {
+		return err
+	}
+	if err := a.importPrices(ctx); err != nil {
+		return err
+	}
+	a.state.contacted.Store(true)
+	return nil
+}
+
 // contact waits for the database and checks what a process must not begin without: a schema that is new enough, the right
 // secrets, a role that may do no more than the data plane needs.
 func (a *App) contact(ctx context.Context) error {
@@ -46,7 +61,6 @@ func (a *App) contact(ctx context.Context) error {
 	for {
 		err := a.tryContact(ctx)
 		if err == nil {
-			a.state.contacted.Store(true)
 			return nil
 		}
 		wait, ok := errors.AsType[*notYet](err)

@@ -101,7 +101,10 @@ func Dev(ctx context.Context, o DevOptions, ready func(DevReady) error) (err err
 	if err != nil {
 		return err
 	}
-	say("Making the demo organization …")
+	say("Filling the price book and making the demo organization, if they are not there yet …")
+	if err := a.prepare(ctx); err != nil {
+		return errors.Join(err, a.Close())
+	}
 	if err := a.demo(ctx, secrets, upstream.url); err != nil {
 		return errors.Join(fmt.Errorf("make demo: %w", err), a.Close())
 	}
