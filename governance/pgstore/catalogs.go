@@ -159,7 +159,11 @@ func (c *Catalogs) Run(ctx context.Context) error {
 			c.o.Log.Info().Msg("configuration is current again")
 		}
 		failing = err != nil
-		timer.Reset(c.o.Poll)
+		wait := c.o.Poll
+		if failing {
+			wait = min(wait, defaultPoll)
+		}
+		timer.Reset(wait)
 	}
 }
 
@@ -268,7 +272,7 @@ func (c *Catalogs) readAll(ctx context.Context, q querier, is versionRow, before
 	if err != nil {
 		return nil, err
 	}
-	priceRows, err := many[pricesRow](ctx, q, "prices_in_force", nil)
+	priceRows, err := many[pricesRow](ctx, q, "prices_in_force", args{"targets": []int64(nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -323,16 +327,10 @@ func readLimits(ctx context.Context, q querier, now time.Time, before *catalogSt
 	return limits, nil
 }
 
-type priceKey struct{ provider, model string }
-
 // targets joins targets with their prices and opened credentials. A target whose credential does not open is left out: to
 // send a request without it, or elsewhere than it is for, would be worse.
 func (c *Catalogs) targets(rows []targetsRow, priceRows []pricesRow) []*governance.Target {
-	prices := make(map[priceKey]*governance.PriceVersion, len(priceRows))
-	for _, r := range priceRows {
-		v := r.domain()
-		prices[priceKey{v.Provider, v.UpstreamModel}] = &v
-	}
+	prices := priceIndex(priceRows)
 	targets := make([]*governance.Target, 0, len(rows))
 	for _, r := range rows {
 		t := r.domain()
@@ -342,7 +340,7 @@ func (c *Catalogs) targets(rows []targetsRow, priceRows []pricesRow) []*governan
 			continue
 		}
 		t.Credential = credential
-		t.Price = prices[priceKey{r.PriceProvider, r.UpstreamModel}]
+		t.Price = prices[r.priceKey()]
 		targets = append(targets, &t)
 	}
 	return targets

@@ -221,9 +221,55 @@ func (r targetsRow) domain() governance.Target {
 	return t
 }
 
+func (r targetsRow) priceKey() priceKey { return priceKey{r.PriceProvider, r.UpstreamModel} }
+
+// Get returns a target without its credential, with the price that is in force.
+func (s *Targets) Get(ctx context.Context, by governance.Actor, id string) (governance.Target, error) {
+	r, err := read(ctx, s.pool, func(ctx context.Context, q querier) (targetsRow, error) { return s.find(ctx, q, by, id) })
+	if err != nil {
+		return governance.Target{}, err
+	}
+	priced, err := s.priced(ctx, r)
+	if err != nil {
+		return governance.Target{}, err
+	}
+	return priced[0], nil
+}
+
+// List returns a page of targets as Get returns them.
+func (s *Targets) List(ctx context.Context, by governance.Actor, f governance.ListFilter, p governance.Page) ([]governance.Target, string, error) {
+	rows, next, err := s.page(ctx, by, f, p)
+	if err != nil {
+		return nil, "", err
+	}
+	priced, err := s.priced(ctx, rows...)
+	return priced, next, err
+}
+
+func (s *Targets) priced(ctx context.Context, rows ...targetsRow) ([]governance.Target, error) {
+	nums := make([]int64, 0, len(rows))
+	for _, r := range rows {
+		nums = append(nums, r.Num)
+	}
+	priceRows, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]pricesRow, error) {
+		return many[pricesRow](ctx, q, "prices_in_force", args{"targets": nums})
+	})
+	if err != nil {
+		return nil, err
+	}
+	prices := priceIndex(priceRows)
+	targets := make([]governance.Target, 0, len(rows))
+	for _, r := range rows {
+		t := r.domain()
+		t.Price = prices[r.priceKey()]
+		targets = append(targets, t)
+	}
+	return targets, nil
+}
+
 // Patch changes what may be changed on a target. version 0 changes whatever version there is.
 func (s *Targets) Patch(ctx context.Context, by governance.Actor, id string, version int64, patch governance.TargetPatch) (governance.Target, error) {
-	return s.update(ctx, by, governance.Meta{ID: id, Version: version}, func(_ context.Context, _ *change, before targetsRow) (args, error) {
+	_, err := s.update(ctx, by, governance.Meta{ID: id, Version: version}, func(_ context.Context, _ *change, before targetsRow) (args, error) {
 		a := args{
 			"on_disconnect": before.OnDisconnect, "no_stream_options": before.NoStreamOptions, "max_output": before.MaxOutput,
 		}
@@ -238,4 +284,8 @@ func (s *Targets) Patch(ctx context.Context, by governance.Actor, id string, ver
 		}
 		return a, nil
 	})
+	if err != nil {
+		return governance.Target{}, err
+	}
+	return s.Get(ctx, by, id)
 }

@@ -57,6 +57,18 @@ func (r pricesRow) domain() governance.PriceVersion {
 	return v
 }
 
+// priceKey is what a target finds its price by.
+type priceKey struct{ provider, model string }
+
+func priceIndex(rows []pricesRow) map[priceKey]*governance.PriceVersion {
+	index := make(map[priceKey]*governance.PriceVersion, len(rows))
+	for _, r := range rows {
+		v := r.domain()
+		index[priceKey{v.Provider, v.UpstreamModel}] = &v
+	}
+	return index
+}
+
 // Get returns one version.
 func (s *Prices) Get(ctx context.Context, id string) (governance.PriceVersion, error) {
 	r, err := read(ctx, s.pool, func(ctx context.Context, q querier) (pricesRow, error) {

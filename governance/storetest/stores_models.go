@@ -171,6 +171,11 @@ func targetsMayBePatched(t *testing.T, s Stores) {
 	require.Equal(t, governance.DisconnectAbort, target.OnDisconnect)
 	require.EqualValues(t, 4096, target.ExpectedOutput)
 	require.True(t, target.Credential.IsZero())
+	require.Nil(t, target.Price)
+	added, err := s.Prices.Add(t.Context(), platform, []governance.PriceVersion{
+		{Provider: "p", UpstreamModel: "up", Free: true}, {Provider: "p", UpstreamModel: "up", Free: true, EffectiveFrom: time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)},
+	})
+	require.NoError(t, err)
 	drain, yes, most := governance.DisconnectDrain, true, int64(5)
 	patched, err := s.Targets.Patch(t.Context(), platform, target.ID, target.Version, governance.TargetPatch{
 		OnDisconnect: &drain, NoStreamOptions: &yes, MaxOutput: &most,
@@ -179,6 +184,7 @@ func targetsMayBePatched(t *testing.T, s Stores) {
 	require.Equal(t, governance.DisconnectDrain, patched.OnDisconnect)
 	require.True(t, patched.NoStreamOptions)
 	require.EqualValues(t, 5, patched.MaxOutput)
+	require.Equal(t, added[0].ID, patched.Price.ID)
 	_, err = s.Targets.Patch(t.Context(), platform, target.ID, target.Version, governance.TargetPatch{})
 	require.ErrorIs(t, err, governance.ErrConflict)
 	_, err = s.Targets.Patch(t.Context(), bound(o), target.ID, 0, governance.TargetPatch{})
@@ -192,6 +198,7 @@ func targetsMayBePatched(t *testing.T, s Stores) {
 	list, _, err := s.Targets.List(t.Context(), platform, governance.ListFilter{Provider: p.ID}, governance.Page{Limit: 9})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
+	require.Equal(t, added[0].ID, list[0].Price.ID)
 }
 
 func price(model string, from time.Time) governance.PriceVersion {

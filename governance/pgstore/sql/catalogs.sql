@@ -25,14 +25,14 @@ WHERE l.deleted_at IS NULL AND o.deleted_at IS NULL
 ORDER BY l.id;
 
 -- name: prices_in_force
--- The newest version that has begun, of what some target uses.
+-- The newest version that has begun, of what some target uses, or one of the given ones.
 SELECT v.id AS num, v.public_id AS id, v.provider, v.upstream_model, v.effective_from, v.free, v.source, v.created_at,
     u.service_tiers, u.from_inputs, u.units, u.per_millions
 FROM (
     SELECT DISTINCT coalesce(nullif(p.price_provider, ''), p.name) AS provider, t.upstream_model
     FROM tollgate.targets AS t
     JOIN tollgate.providers AS p ON p.id = t.provider_id
-    WHERE p.deleted_at IS NULL
+    WHERE p.deleted_at IS NULL AND (@targets::bigint[] IS NULL OR t.id = ANY (@targets::bigint[]))
 ) AS used
 CROSS JOIN LATERAL (
     SELECT *
