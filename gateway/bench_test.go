@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,6 +68,7 @@ type setup struct {
 	limits    []*governance.Limit
 	principal governance.Principal
 	ready     func() error
+	dial      func(context.Context, string, string, syscall.RawConn) error
 }
 
 // model offers a public model with one target for each script of the mock.
@@ -133,7 +135,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	chain := append([]gateway.Link{{Plugin: keys{demoKey: s.principal, foreignKey: s.principal}}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
 		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New()}, Ledger: s.ledger, Catalogs: s.catalogs,
-		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, Ready: s.ready,
+		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, Ready: s.ready, DialControl: s.dial,
 	})
 	require.NoError(t, err)
 	server := httptest.NewUnstartedServer(s.gw.Handler())
