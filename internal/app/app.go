@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/tollgate-gateway/tollgate/gateway"
+	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
 	"github.com/tollgate-gateway/tollgate/governance/tasks"
@@ -43,6 +44,7 @@ type App struct {
 	keys     *seal.Keys
 	catalogs *pgstore.Catalogs
 	ledger   *ledger.Ledger
+	limits   governance.Ledger // what admits: the ledger, or memory in front of it
 	gateway  *gateway.Gateway // nil where the process has no data plane
 	tasks    *tasks.Runner
 	runners  []runner // background lives, in the order in which they end
@@ -273,6 +275,9 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 		if err := started(); err != nil {
 			return fmt.Errorf("announce: %w", err)
 		}
+	}
+	if a.cfg.LimitStore == config.StoreMemory {
+		a.log.Warn().Msg("limits are counted in this process alone: N processes grant N times each limit, and a restart forgets")
 	}
 	a.log.Info().Str(lognames.Version, version.Version).Dur("drain_timeout", a.cfg.DrainTimeout).Strs("planes", a.cfg.Planes).Msg("serving")
 	select {

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/governance/memstore"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
 	"github.com/tollgate-gateway/tollgate/governance/tasks"
+	"github.com/tollgate-gateway/tollgate/internal/config"
 	"github.com/tollgate-gateway/tollgate/internal/version"
 )
 
@@ -58,6 +60,10 @@ func (a *App) openLedger() error {
 			},
 		},
 	})
+	a.limits = a.ledger
+	if a.cfg.LimitStore == config.StoreMemory {
+		a.limits = memstore.New(memstore.Options{Rows: a.ledger, Limits: a.limitNow, Clock: a.ledger.Clock})
+	}
 	a.runners = append(a.runners, runner{"ledger", a.ledger.Run}, runner{"configuration", a.catalogs.Run}, runner{"store log", a.storeLog.run})
 	a.metrics.gauge("tollgate_ledger_queue_length", "Admissions that wait for the limit store.", func() float64 { return float64(a.ledger.Stats().Queued) })
 	a.metrics.gauge("tollgate_ledger_outbox_length", "Settlements that wait for the limit store.", func() float64 { return float64(a.ledger.Stats().Outbox) })
@@ -69,6 +75,15 @@ func (a *App) openLedger() error {
 		return 1
 	})
 	return nil
+}
+
+// limitNow is what the memory store reads a limit from.
+func (a *App) limitNow(num int64) *governance.Limit {
+	catalog, err := a.catalogs.Current()
+	if err != nil {
+		return nil
+	}
+	return catalog.Limits.Limit(num)
 }
 
 // openTasks builds the background work. Every replica has all of it; a conditional write gives each due run to one.

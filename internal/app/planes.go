@@ -23,7 +23,7 @@ func (a *App) openGateway() error {
 	g.MaxBody, g.MaxBodiesInFlight, g.Attempts = a.cfg.MaxBodyBytes, a.cfg.MaxBodiesInFlight, a.cfg.MaxAttempts
 	g.Connect, g.FirstByte, g.Idle, g.Unary = a.cfg.ConnectTimeout, a.cfg.FirstByteTimeout, a.cfg.IdleStreamTimeout, a.cfg.UnaryTimeout
 	a.gateway, err = gateway.New(gateway.Options{
-		Config: g, Chain: chain, Providers: builtinProviders(), Ledger: a.ledger, Catalogs: a.catalogs,
+		Config: g, Chain: chain, Providers: builtinProviders(), Ledger: a.limits, Catalogs: a.catalogs,
 		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data),
 		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics,
 	})
@@ -49,7 +49,7 @@ func (a *App) openConsole() (http.Handler, error) {
 		Organizations: a.stores.organizations, Teams: a.stores.teams, Users: a.stores.users, Memberships: a.stores.memberships,
 		Keys: a.stores.keys, Providers: a.stores.providers, Models: a.stores.models, Targets: a.stores.targets,
 		Limits: a.stores.limits, Prices: a.stores.prices, Spend: a.stores.spend, Audit: a.stores.audit,
-		AdminToken: a.cfg.AdminToken, PrivateUpstreams: a.cfg.AllowPrivateProviders,
+		Decisions: a.stores.spend, AdminToken: a.cfg.AdminToken, PrivateUpstreams: a.cfg.AllowPrivateProviders,
 		ProviderKinds: kinds, Log: a.log,
 	})
 	if err != nil {
