@@ -54,15 +54,27 @@ func TestChanges_FollowEachOther(t *testing.T) {
 	require.Equal(t, []int{4, 3, 3, 2}, []int{version, changes, audited, organizations})
 }
 
-// The whole public book goes in as one change, in less time than a session may take for a statement.
+// The whole public book goes in as one change, in less time than a session may take for a statement, and once.
 func TestPrices_TakeTheWholeBook(t *testing.T) {
 	t.Parallel()
 	super := pgtest.New(t)
 	s := NewPrices(as(t, super, "tollgate_control"))
 	book, err := pricebook.Load(time.Now())
 	require.NoError(t, err)
-	added, err := s.Add(t.Context(), governance.Actor{Kind: "system", ID: "system"}, book)
-	require.NoError(t, err)
+	var all sync.WaitGroup
+	var filled atomic.Pointer[[]governance.PriceVersion]
+	for range 3 {
+		all.Go(func() {
+			switch added, err := s.Fill(t.Context(), governance.Actor{Kind: "system", ID: "system"}, book); {
+			case err == nil && !filled.CompareAndSwap(nil, &added):
+				t.Error("the book was filled twice")
+			case err != nil && !errors.Is(err, governance.ErrExists):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	added := *filled.Load()
 	require.Len(t, added, len(book))
 	for i, v := range added {
 		require.Equal(t, book[i].UpstreamModel, v.UpstreamModel)

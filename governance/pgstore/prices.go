@@ -118,29 +118,50 @@ func (s *Prices) Empty(ctx context.Context) (bool, error) {
 // Add adds versions in one transaction. One without an instant is active at once.
 func (s *Prices) Add(ctx context.Context, by governance.Actor, versions []governance.PriceVersion) ([]governance.PriceVersion, error) {
 	var added []governance.PriceVersion
-	err := write(ctx, s.pool, by, func(ctx context.Context, c *change) error {
-		batch, err := newPriceBatch(versions)
-		if err != nil {
-			return err
-		}
-		if _, err := exec(ctx, c.tx, "prices_add", batch); err != nil {
-			return err
-		}
-		if _, err := exec(ctx, c.tx, "price_units_add", batch); err != nil {
-			return err
-		}
-		rows, err := many[pricesRow](ctx, c.tx, "prices_of", batch)
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			c.note(note{action: "create", resource: "prices", id: r.ID, num: r.Num, after: r})
-			added = append(added, r.domain())
-		}
-		return nil
+	err := write(ctx, s.pool, by, func(ctx context.Context, c *change) (err error) {
+		added, err = s.add(ctx, c, versions)
+		return err
 	})
+	return added, err
+}
+
+// Fill adds versions to a book that has none yet, and returns ErrExists where it has: of several replicas that try, one
+// succeeds.
+func (s *Prices) Fill(ctx context.Context, by governance.Actor, versions []governance.PriceVersion) ([]governance.PriceVersion, error) {
+	var added []governance.PriceVersion
+	err := write(ctx, s.pool, by, func(ctx context.Context, c *change) error {
+		empty, err := scalar[bool](ctx, c.tx, "prices_empty", nil)
+		if err != nil {
+			return err
+		}
+		if !empty {
+			return governance.ErrExists
+		}
+		added, err = s.add(ctx, c, versions)
+		return err
+	})
+	return added, err
+}
+
+func (s *Prices) add(ctx context.Context, c *change, versions []governance.PriceVersion) ([]governance.PriceVersion, error) {
+	batch, err := newPriceBatch(versions)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := exec(ctx, c.tx, "prices_add", batch); err != nil {
+		return nil, err
+	}
+	if _, err := exec(ctx, c.tx, "price_units_add", batch); err != nil {
+		return nil, err
+	}
+	rows, err := many[pricesRow](ctx, c.tx, "prices_of", batch)
+	if err != nil {
+		return nil, err
+	}
+	added := make([]governance.PriceVersion, 0, len(rows))
+	for _, r := range rows {
+		c.note(note{action: "create", resource: "prices", id: r.ID, num: r.Num, after: r})
+		added = append(added, r.domain())
 	}
 	return added, nil
 }
