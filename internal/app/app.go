@@ -20,6 +20,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance/tasks"
 	"github.com/tollgate-gateway/tollgate/internal/config"
 	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/internal/pricebook"
 	"github.com/tollgate-gateway/tollgate/internal/seal"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/internal/version"
@@ -133,7 +134,9 @@ func build(ctx context.Context, cfg *config.Config, logTo io.Writer) (a *App, er
 	if err := a.openPools(ctx); err != nil {
 		return a, err
 	}
-	a.openStores()
+	if err := a.openStores(); err != nil {
+		return a, err
+	}
 	a.catalogs = pgstore.NewCatalogs(a.data, a.keys, pgstore.CatalogOptions{
 		Direct: a.database(cfg.Direct()), MaxAge: cfg.CacheMaxAge, Log: a.log,
 	})
@@ -149,7 +152,7 @@ func build(ctx context.Context, cfg *config.Config, logTo io.Writer) (a *App, er
 }
 
 func (a *App) database(dsn secret.String) pgstore.Options {
-	o := pgstore.Options{DSN: dsn}
+	o := pgstore.Options{DSN: dsn, ConnLife: a.cfg.DatabaseConnLife}
 	if a.cfg.DatabasePasswordFile != "" {
 		o.Password = pgstore.PasswordFile(a.cfg.DatabasePasswordFile)
 	}
@@ -175,7 +178,11 @@ func (a *App) openPools(ctx context.Context) (err error) {
 	return nil
 }
 
-func (a *App) openStores() {
+func (a *App) openStores() error {
+	book, err := pricebook.Open()
+	if err != nil {
+		return err
+	}
 	pool := a.control
 	if pool == nil {
 		pool = a.data
@@ -187,13 +194,14 @@ func (a *App) openStores() {
 		memberships:   pgstore.NewMemberships(pool),
 		keys:          pgstore.NewKeys(pool, a.peppers),
 		providers:     pgstore.NewProviders(pool, a.keys),
-		models:        pgstore.NewModels(pool),
+		models:        pgstore.NewModels(pool).WithMaxOutput(book.MaxOutput),
 		targets:       pgstore.NewTargets(pool),
 		limits:        pgstore.NewLimits(pool),
 		prices:        pgstore.NewPrices(pool),
 		audit:         pgstore.NewAudit(pool),
 		spend:         pgstore.NewSpend(pool),
 	}
+	return nil
 }
 
 // Addresses tells where the process listens.

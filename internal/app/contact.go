@@ -143,7 +143,7 @@ func (a *App) importPrices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	added, err := a.stores.prices.Add(ctx, governance.Actor{Kind: "system", ID: "price-import", Name: "first import of prices"}, book)
+	added, err := a.stores.prices.Fill(ctx, governance.Actor{Kind: "system", ID: "price-import", Name: "first import of prices"}, book)
 	if errors.Is(err, governance.ErrExists) {
 		return nil
 	}
