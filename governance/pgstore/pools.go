@@ -18,7 +18,7 @@ import (
 
 const (
 	connectTimeout  = 5 * time.Second
-	connectionLife  = 15 * time.Minute
+	defaultConnLife = 15 * time.Minute
 	idleLife        = 30 * time.Second
 	defaultMaxConns = 8
 
@@ -62,6 +62,9 @@ type Options struct {
 	Password PasswordSource
 	// MaxConns bounds the pool; 0: 8.
 	MaxConns int32
+	// ConnLife is the age at which a connection is replaced, so that a rotated password is soon the only one in use; 0: 15
+	// minutes.
+	ConnLife time.Duration
 	// TimeoutsOnRole says that lock_timeout and statement_timeout are set on the role and must not be sent as start-up
 	// parameters, since a transaction pooler would refuse them. They are verified either way.
 	TimeoutsOnRole bool
@@ -81,7 +84,11 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	if o.MaxConns > 0 {
 		config.MaxConns = o.MaxConns
 	}
-	config.MaxConnLifetime, config.MaxConnLifetimeJitter = connectionLife, time.Minute
+	config.MaxConnLifetime = defaultConnLife
+	if o.ConnLife > 0 {
+		config.MaxConnLifetime = o.ConnLife
+	}
+	config.MaxConnLifetimeJitter = config.MaxConnLifetime / 15 // not all at once
 	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, idleLife/2
 	o.configure(config.ConnConfig)
 	config.BeforeConnect = o.beforeConnect

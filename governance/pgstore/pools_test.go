@@ -47,6 +47,13 @@ func TestOpen_ConnectsAtFirstUse(t *testing.T) {
 	require.NotContains(t, err.Error(), "hunter2")
 }
 
+func TestOpen_ReplacesConnectionsByAge(t *testing.T) {
+	t.Parallel()
+	dsn := secret.New("postgres://nobody@127.0.0.1:1/nothing?sslmode=disable&pool_max_conn_lifetime=1s")
+	require.Equal(t, 15*time.Minute, openPool(t, Options{DSN: dsn}).Config().MaxConnLifetime)
+	require.Equal(t, time.Hour, openPool(t, Options{DSN: dsn, ConnLife: time.Hour}).Config().MaxConnLifetime)
+}
+
 func TestOpen_ReadsThePasswordForEachConnection(t *testing.T) {
 	t.Parallel()
 	dsn := secret.New(pgtest.DSN(t))

@@ -44,6 +44,7 @@ type Config struct {
 	DatabaseDirectURL    secret.String `env:"TOLLGATE_DATABASE_DIRECT_URL" help:"DSN that goes round any pooler, for migrations and LISTEN; default: the database URL." group:"Database"`
 	DatabasePasswordFile string        `env:"TOLLGATE_DATABASE_PASSWORD_FILE" help:"File with the database password, read anew for each connection." group:"Database" placeholder:"FILE"`
 	DatabaseConns        int32         `default:"8" env:"TOLLGATE_DATABASE_CONNS" help:"Most connections of the data plane; the control plane has 4 of its own." group:"Database"`
+	DatabaseConnLife     time.Duration `default:"15m" env:"TOLLGATE_DATABASE_CONN_LIFE" help:"Age at which a connection is replaced; a rotated password is in use by then." group:"Database"`
 	LimitStore           string        `default:"postgres" env:"TOLLGATE_LIMIT_STORE,CP_GATEWAY_LIMIT_STORE" help:"Where limits are counted: postgres, or memory (demo: N processes grant N times the limits)." group:"Database"`
 	ProcessLease         time.Duration `default:"45s" env:"TOLLGATE_PROCESS_LEASE" help:"Silence after which this process counts as dead and its reservations expire." group:"Database"`
 
@@ -121,6 +122,7 @@ func (c *Config) Validate() error {
 	need(c.LimitStore == StorePostgres || c.LimitStore == StoreMemory, "TOLLGATE_LIMIT_STORE: %q is neither postgres nor memory", c.LimitStore)
 	need(c.ProcessLease >= 2*time.Second, "TOLLGATE_PROCESS_LEASE: at least 2s")
 	need(c.DatabaseConns >= 2, "TOLLGATE_DATABASE_CONNS: at least 2")
+	need(c.DatabaseConnLife >= time.Second, "TOLLGATE_DATABASE_CONN_LIFE: at least 1s")
 	need(!c.KeyPeppers.IsZero(), "TOLLGATE_KEY_PEPPERS is not set")
 	need(!c.EncryptionKeys.IsZero(), "TOLLGATE_ENCRYPTION_KEYS is not set")
 	if c.Serves(PlaneControl) {
