@@ -89,7 +89,7 @@ func checkPatterns(field string, patterns []string) error {
 	seen := make(map[string]bool, len(patterns))
 	for i, p := range patterns {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		if err := checkName(at, p, maxModelName); err != nil {
+		if err := checkName(at, p, governance.MaxPattern); err != nil {
 			return err
 		}
 		if seen[p] {

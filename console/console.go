@@ -41,7 +41,7 @@ type Options struct {
 	Prices        governance.PriceStore
 	Spend         governance.SpendStore
 	Audit         governance.AuditStore
-	// Decisions adds to the ledger what people decide.
+	// Decisions adds to the ledger what people decide. Nil: they cannot.
 	Decisions governance.SpendDecisions
 	// Processes lists the processes of the fleet. Nil: there is no resource "nodes".
 	Processes Processes

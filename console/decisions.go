@@ -97,6 +97,9 @@ func because(ctx context.Context, reason string) governance.Actor {
 }
 
 func (s *server) registerDecisions(api huma.API) {
+	if s.Decisions == nil {
+		return
+	}
 	writes := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
 	resolve := operation(http.MethodPost, "/reservations/{id}/resolve", "post-reservations-resolve", "reservations",
 		"Give a provisional charge its final amount, by a late adjustment", writes...)

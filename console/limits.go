@@ -418,4 +418,5 @@ func (s *server) registerLimits(api huma.API) {
 	registerUpdate[governance.Limit, Limit, limitPatch](api, limits, fixedLimitMembers()...)
 	registerDelete(api, limits)
 	s.registerLimitState(api)
+	s.registerPreview(api)
 }

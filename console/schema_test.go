@@ -153,6 +153,7 @@ func newFixture(tb testing.TB) *fixture {
 			"patch-targets":             {"on_disconnect": "drain", "no_stream_options": false, "max_output": 4096},
 			"post-limits":               scoped,
 			"patch-limits":              {"amount": "10", "burst": "10", "reserve": "expected", "enforcement": "exact", "mode": "log", "thresholds": []any{50}, "starts_at": "2026-01-01T00:00:00Z", "expires_at": "2030-01-01T00:00:00Z", "reason": "because"},
+			"post-limits-preview":       {"limit": scoped, "hours": 24},
 			"post-prices":               {"provider": "openai", "upstream_model": "gpt-4o", "unit": "input", "usd_per_million": "2.5", "service_tier": "flex", "from_input": 0, "effective_from": "2026-01-01T00:00:00Z", "source": "list"},
 			"post-reservations-resolve": {"quantities": object{"input": 5}, "reason": "because"},
 			"post-spend-corrections":    {"quantities": object{"input": 5}, "cost_usd": "-0.25", "reason": "because"},
@@ -210,7 +211,7 @@ func TestEveryOperation_AcceptsItsWholeBody(t *testing.T) {
 		require.Less(t, a.status, 300, "%s: %s", op.OperationID, a.text)
 		for name, want := range body {
 			got, shown := a.body[name]
-			if !shown || name == "limits" || name == "targets" || name == "quantities" || name == "reason" && op.OperationID == "post-credits" {
+			if !shown || name == "limits" || name == "limit" || name == "targets" || name == "quantities" || name == "reason" && op.OperationID == "post-credits" {
 				continue
 			}
 			wanted, err := json.Marshal(want)

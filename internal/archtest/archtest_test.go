@@ -37,7 +37,7 @@ var borders = map[string][]string{
 	"plugins":                {"governance", "plugins"},
 	"plugins/plugintest":     {"governance", "plugins"},
 	"gateway":                {"governance", "plugins", "providers"},
-	"console":                {"governance"},
+	"console":                {"governance", "governance/meter"},
 	"migrations":             {},
 	"internal/app":           {"governance/...", "plugins/...", "providers/...", "gateway", "console", "migrations", "internal/..."},
 	"internal/cli":           {"governance", "internal/..."},
