@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,4 +80,53 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 
 func tooLarge() error {
 	return &failure{cause: fault(governance.CodePayloadTooLarge, "The request body is larger than this gateway accepts."), closing: true}
+}
+
+// sendBody is a request's body on its way to an upstream. The transport keeps hold of a request for as long as its answer
+// lasts, which may be hours; what it holds here can be emptied.
+type sendBody struct {
+	size int
+	mu   sync.Mutex
+	text []byte // nil: let go
+}
+
+// open returns a reader from the start. The transport asks for another one where a connection turns out to be dead.
+func (b *sendBody) open() (io.ReadCloser, error) { return &sendReader{from: b}, nil }
+
+// drop lets the text go. Readers that are not at its end fail, which ends a request whose answer did not wait for it.
+func (b *sendBody) drop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text = nil
+}
+
+type sendReader struct {
+	from *sendBody
+	at   int
+}
+
+func (r *sendReader) Read(p []byte) (int, error) {
+	r.from.mu.Lock()
+	defer r.from.mu.Unlock()
+	if r.at == r.from.size {
+		return 0, io.EOF
+	}
+	if r.from.text == nil {
+		return 0, errBodyGone
+	}
+	n := copy(p, r.from.text[r.at:])
+	r.at += n
+	return n, nil
+}
+
+func (r *sendReader) Close() error { return nil }
+
+var errBodyGone = errors.New("request body was let go")
+
+// letBodyGo frees the request's body and its share of the budget once an answer has begun.
+func (c *call) letBodyGo(a *attempt) {
+	a.body.drop()
+	c.Body = nil
+	c.g.bodies.give(c.bodyBytes)
+	c.bodyBytes = 0
 }

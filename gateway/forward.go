@@ -35,6 +35,7 @@ type attempt struct {
 	holds    []governance.Hold
 	ending   governance.Ending
 	sending  sending
+	body     sendBody
 
 	// The life of the upstream's side. timer ends it when the upstream is silent; watchers end it when others do.
 	cancel   context.CancelCauseFunc
@@ -54,7 +55,11 @@ func (c *call) forward() error {
 	var last error
 	targets := c.Resolved.Targets
 	for i := 0; i < len(targets) && c.Attempt < c.g.cfg.Attempts; i++ {
-		a, err := c.reserve(targets[i])
+		t := targets[i]
+		if renewed := c.Catalog.Target(t.Num); renewed != nil {
+			t = renewed
+		}
+		a, err := c.reserve(t)
 		if err != nil {
 			if !passesOn(err) {
 				return err
@@ -329,6 +334,9 @@ func (c *call) try(ctx context.Context, a *attempt, more bool) error {
 		}, next: true}
 	}
 	request.Header.Set("Accept-Encoding", "identity")
+	a.body.text, a.body.size = body, len(body)
+	request.Body, _ = a.body.open()
+	request.GetBody = a.body.open
 	began := time.Now()
 	response, err := c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request)
 	c.notOurs += time.Since(began)

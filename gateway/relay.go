@@ -215,13 +215,6 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			if facts.ErrorBody != nil {
 				return c.refusedInside(a, response, facts.ErrorBody)
 			}
-			c.answerHeaders(a, contentStream)
-			c.w.Header().Set("Cache-Control", "no-cache")
-			c.w.Header().Set("X-Accel-Buffering", "no")
-			c.begin(http.StatusOK)
-			if err := c.pass(a, s, s.ahead); err != nil {
-				return err
-			}
 		}
 		a.ending.FirstByte = a.ending.FirstByte || content
 		s.said = s.said || facts.ErrorBody != nil
@@ -234,6 +227,11 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 			if data != nil {
 				raw = event(ev.Name, data)
+			}
+		}
+		if c.status == 0 {
+			if err := c.beginStream(a, s); err != nil {
+				return err
 			}
 		}
 		if a.askUsage && facts.UsageOnly {
@@ -268,6 +266,16 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 		}
 	}
+}
+
+// beginStream commits to the answer: from here on no other target can give one, so the request's body is let go.
+func (c *call) beginStream(a *attempt, s *stream) error {
+	c.answerHeaders(a, contentStream)
+	c.w.Header().Set("Cache-Control", "no-cache")
+	c.w.Header().Set("X-Accel-Buffering", "no")
+	c.begin(http.StatusOK)
+	c.letBodyGo(a)
+	return c.pass(a, s, s.ahead)
 }
 
 // isLast reports whether an event is the dialect's terminal one: nothing that counts comes behind it.

@@ -489,6 +489,20 @@ func TestRuling42_TooManyBodiesInFlight(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-first)
 }
 
+func TestF106_AStreamThatHasBegunHoldsNoBody(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.config.MaxBody, s.config.MaxBodiesInFlight = 40<<10, 60<<10
+		s.model("m", "confirm")
+	})
+	body := strings.Replace(streamBody, "{", `{"pad":"`+strings.Repeat("x", 39<<10)+`",`, 1)
+	for range 5 {
+		o := b.open(body)
+		b.mock.Release(0, 1)
+		o.event(t)
+	}
+}
+
 func TestF019_AClientThatPausesWithinItsBodyIsDropped(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) { s.config.BodyProgress = 20 * time.Millisecond })

@@ -70,7 +70,7 @@ type Call struct {
 	Header     http.Header
 	RemoteIP   string
 	Credential secret.String
-	Body       *jsonedit.Document // nil where the route takes none
+	Body       *jsonedit.Document // nil where the route takes none, and once a stream has begun
 	Model      string             // the public name that was asked for
 	Stream     bool
 	EndUser    string
