@@ -69,7 +69,7 @@ BEGIN
         base.price_id, base.unpriced, base.outcome, p_source, p_quantities, p_prices, p_cost,
         g_limits, g_subjects, g_windows, g_classes, array_fill(0::bigint, ARRAY[cardinality(g_limits)]), g_actual,
         base.process_id, base.admitted_at, clock_timestamp(), p_actor, p_reason,
-        CASE WHEN p_kind = 'correction' THEN base.attempt_id END, CASE WHEN p_kind = 'correction' THEN base.kind END
+        base.attempt_id, base.kind
     FROM ledger.state AS s;
 END
 $$;
@@ -302,38 +302,45 @@ LEFT JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_actu
 WHERE a.kind = 'late_adjustment' AND a.usage_source <> 'reservation' AND g.class BETWEEN 6 AND 9
   AND coalesce(b.actual, 0) + g.actual <> ledger.used(g.class, r.quantities, r.cost) + ledger.used(g.class, a.quantities, a.cost);
 
--- I11: in any interval a bucket admits at most its capacity and what it gained meanwhile. With S the running sum of what
--- was admitted less what was given back, and t in ticks:
--- max over j of (S_j − rate × t_j) − min over i ≤ j of (S_(i−1) − rate × t_i) ≤ capacity.
--- Debts are left out, which only makes the bound weaker. The numbers of the limit hold since it was last changed (and a
--- batch may have read them just before), and a day is looked back on. A batch settles first and admits then, at one instant.
-CREATE VIEW audit.i11_bucket_rate AS
-WITH buckets AS (
-    SELECT l.id, l.amount::numeric AS amount, l.metric, l.per_seconds, ledger.ticks(l.metric, l.per_seconds) AS ticks,
-        l.burst * ledger.ticks(l.metric, l.per_seconds)::numeric AS capacity,
-        greatest(l.updated_at + interval '10 seconds', now() - interval '1 day') AS since
-    FROM tollgate.limits AS l
-    WHERE l.kind = 'rate' AND l.amount IS NOT NULL AND l.mode = 'enforce' AND l.enforcement = 'exact' AND l.deleted_at IS NULL
-), legs AS (
+-- What was done to buckets during the last day, one line an event: taken by an admission, or given back (less than nothing:
+-- charged on top) by what ended it. A batch settles first and admits then, at one instant.
+CREATE VIEW audit.bucket_events AS
+WITH legs AS (
     SELECT g.limit_id, g.subject, g.reserved, g.actual, g.admitted_at, g.settled_at
     FROM tollgate.organizations AS o
-    JOIN audit.row_legs AS g ON g.organization_id = o.id AND g.settled_at > now() - interval '1 day'
+    JOIN audit.row_legs AS g ON g.organization_id = o.id AND g.settled_at > now() - interval '1 day' AND g.class < 6
     UNION ALL
-    SELECT g.limit_id, g.subject, g.reserved, NULL, g.admitted_at, NULL FROM audit.open_legs AS g
+    SELECT g.limit_id, g.subject, g.reserved, NULL, g.admitted_at, NULL FROM audit.open_legs AS g WHERE g.class < 6
     UNION ALL
     SELECT g.limit_id, g.subject, g.reserved, 0, r.admitted_at, r.closed_at
     FROM ledger.reservations AS r
-    CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_reserved) AS g (limit_id, subject, reserved)
-    WHERE r.state = 'released' AND r.admitted_at IS NOT NULL
-), events AS (
-    SELECT g.limit_id, g.subject, g.admitted_at AS at, 1 AS step, g.reserved AS taken FROM legs AS g WHERE g.reserved > 0
-    UNION ALL
-    SELECT g.limit_id, g.subject, g.settled_at, 0, g.actual - g.reserved FROM legs AS g WHERE g.actual < g.reserved
-), ticked AS (
-    SELECT e.limit_id, e.subject, e.at, e.step, e.taken * b.ticks::numeric AS taken, b.capacity,
-        b.amount * floor(extract(epoch FROM e.at) * b.ticks / b.per_seconds) AS gained
-    FROM events AS e
-    JOIN buckets AS b ON b.id = e.limit_id AND e.at > b.since
+    CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_classes, r.leg_reserved) AS g (limit_id, subject, class, reserved)
+    WHERE r.state = 'released' AND r.admitted_at IS NOT NULL AND g.class < 6
+)
+SELECT limit_id, subject, admitted_at AS at, 1 AS step, reserved AS taken, 0 AS back FROM legs WHERE reserved > 0
+UNION ALL
+SELECT limit_id, subject, settled_at, 0, 0, reserved - actual FROM legs WHERE actual <> reserved;
+
+-- The numbers of buckets, in units × ticks.
+CREATE VIEW audit.buckets AS
+SELECT l.id, l.amount::numeric AS amount, l.mode, l.created_at, l.updated_at,
+    ledger.ticks(l.metric, l.per_seconds)::numeric AS ticks, l.burst * ledger.ticks(l.metric, l.per_seconds)::numeric AS capacity,
+    ledger.ticks(l.metric, l.per_seconds) / l.per_seconds AS ticks_per_second
+FROM tollgate.limits AS l
+WHERE l.kind = 'rate' AND l.amount IS NOT NULL AND l.enforcement = 'exact' AND l.deleted_at IS NULL;
+
+-- I11: in any interval a bucket admits at most its capacity and what it gained meanwhile. With S the running sum of what
+-- was admitted less what was given back, and t in ticks:
+-- max over j of (S_j − rate × t_j) − min over i ≤ j of (S_(i−1) − rate × t_i) ≤ capacity.
+-- Debts are left out, which only makes the bound weaker. The numbers of the limit hold since it was last changed; a batch
+-- may have read them just before.
+CREATE VIEW audit.i11_bucket_rate AS
+WITH ticked AS (
+    SELECT e.limit_id, e.subject, e.at, e.step, (e.taken - e.back) * b.ticks AS taken, b.capacity,
+        b.amount * floor(extract(epoch FROM e.at) * b.ticks_per_second) AS gained
+    FROM audit.bucket_events AS e
+    JOIN audit.buckets AS b ON b.id = e.limit_id AND b.mode = 'enforce' AND e.at > b.updated_at + interval '10 seconds'
+    WHERE e.back >= 0
 ), summed AS (
     SELECT t.*, sum(t.taken) OVER w AS total
     FROM ticked AS t
@@ -344,6 +351,48 @@ WITH buckets AS (
     WINDOW w AS (PARTITION BY s.limit_id, s.subject ORDER BY s.at, s.step ROWS UNBOUNDED PRECEDING)
 )
 SELECT limit_id, subject, at, net, capacity FROM bounded WHERE step = 1 AND net > capacity;
+
+-- One batch's step of a bucket that is replayed: refilled, given back, taken from. The state is the level, the tick that it
+-- is of, and the least level that an admission has left.
+CREATE FUNCTION audit.bucket_step(state numeric[], tick numeric, back numeric, taken numeric, amount numeric, capacity numeric)
+RETURNS numeric[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT ARRAY[n.level, greatest(tick, state[2]), CASE WHEN taken > 0 THEN least(state[3], n.level) ELSE state[3] END]
+    FROM (
+        SELECT least(capacity, back + least(capacity,
+            coalesce(state[1], capacity) + amount * greatest(0, tick - coalesce(state[2], tick)))) - taken AS level
+    ) AS n
+$$;
+CREATE AGGREGATE audit.bucket_replay(numeric, numeric, numeric, numeric, numeric) (
+    SFUNC = audit.bucket_step, STYPE = numeric[], INITCOND = '{NULL,NULL,NULL}'
+);
+
+-- I12: replaying a bucket's history gives the level that is stored, and no admission left it in debt. Only buckets whose
+-- whole history is known: younger than the day for which released attempts are kept, and of limits that never changed.
+CREATE VIEW audit.i12_bucket_level AS
+WITH young AS (
+    SELECT * FROM audit.buckets WHERE updated_at = created_at AND created_at > now() - interval '1 day'
+), batches AS (
+    SELECT e.limit_id, e.subject, e.at, sum(e.back) AS back, sum(e.taken) AS taken
+    FROM audit.bucket_events AS e
+    WHERE e.limit_id IN (SELECT id FROM young)
+    GROUP BY e.limit_id, e.subject, e.at
+), replayed AS (
+    SELECT s.limit_id, s.subject, audit.bucket_replay(
+        floor(extract(epoch FROM s.at) * b.ticks_per_second), s.back * b.ticks, s.taken * b.ticks, b.amount, b.capacity
+        ORDER BY s.at) AS state
+    FROM batches AS s
+    JOIN young AS b ON b.id = s.limit_id
+    GROUP BY s.limit_id, s.subject
+), compared AS (
+    SELECT r.limit_id, r.subject, m.level AS stored, r.state[3] AS lowest, least(b.capacity, r.state[1]
+        + b.amount * greatest(0, floor(extract(epoch FROM m.refilled_at) * b.ticks_per_second) - r.state[2])) AS replayed
+    FROM replayed AS r
+    JOIN young AS b ON b.id = r.limit_id
+    LEFT JOIN ledger.meters AS m ON m.limit_id = r.limit_id AND m.subject = r.subject AND m.refilled_at > '-infinity'
+)
+SELECT * FROM compared WHERE stored IS DISTINCT FROM replayed OR lowest < 0;
 
 -- I13: a budget is overspent by no more than what attempts used beyond what they had reserved. Only windows that began
 -- after the limit was last changed can tell.

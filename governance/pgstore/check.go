@@ -21,6 +21,7 @@ var checks = []struct{ id, name, statement string }{
 	{"I06", "an attempt has a reservation or a row, and an adjustment has its row", "check_reservation_and_row"},
 	{"I10", "budgets are charged what the row books", "check_charged_as_booked"},
 	{"I11", "a bucket admits at most its capacity and refill, in any interval", "check_bucket_rate"},
+	{"I12", "replaying a bucket's history gives its level, and nothing is admitted in debt", "check_bucket_level"},
 	{"I13", "a budget is overspent by no more than its overshoots", "check_budget_overshoot"},
 	{"I15", "no negative or absurd amount", "check_amounts"},
 	{"one-row", "an attempt has one row of usage or expiry", "check_one_row_per_attempt"},

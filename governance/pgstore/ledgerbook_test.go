@@ -271,6 +271,13 @@ func (b *book) violated() []string {
 	return red
 }
 
+// violatedBy plants something and returns the ids of the invariants that then do not hold.
+func (b *book) violatedBy(sql string, a ...any) []string {
+	b.t.Helper()
+	b.plant(sql, a...)
+	return b.violated()
+}
+
 // allRows pages through a list.
 func (b *book) allRows(ctx context.Context, f governance.SpendFilter, size int) []governance.SpendRow {
 	b.t.Helper()

@@ -25,6 +25,9 @@ SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.i1
 -- name: check_bucket_rate
 SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.i11_bucket_rate AS v LIMIT 10;
 
+-- name: check_bucket_level
+SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.i12_bucket_level AS v LIMIT 10;
+
 -- name: check_budget_overshoot
 SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.i13_budget_overshoot AS v LIMIT 10;
 
