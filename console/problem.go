@@ -25,6 +25,7 @@ const (
 	codeConflict           = "conflict"
 	codePreconditionFailed = "precondition_failed"
 	codeUnsupportedMedia   = "unsupported_media_type"
+	codeRequestTimeout     = "request_timeout"
 )
 
 const problemType = "application/problem+json"
@@ -152,14 +153,11 @@ func fromFramework(op *huma.Operation, e *huma.ErrorModel) *problem {
 		}
 		faults = append(faults, f)
 	}
-	switch e.Status {
-	case http.StatusUnprocessableEntity, http.StatusBadRequest:
+	if e.Status == http.StatusUnprocessableEntity || e.Status == http.StatusBadRequest {
 		if len(faults) == 0 {
 			faults = append(faults, fault{Location: "body", Message: e.Detail})
 		}
 		return invalid(faults...)
-	case http.StatusRequestTimeout:
-		return newProblem(e.Status, "request_timeout", "The body did not arrive in time.")
 	}
 	return newProblem(e.Status, string(governance.CodeInvalidRequest), e.Detail, faults...)
 }

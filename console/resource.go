@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -145,8 +146,8 @@ func (r resource[Row, View]) operation(method, below, summary string, errs ...in
 func operation(method, path, name, tag, summary string, errs ...int) huma.Operation {
 	op := huma.Operation{
 		OperationID: name, Method: method, Path: path, Summary: summary, Tags: []string{tag},
-		MaxBodyBytes: maxBody + 1, // the edge refuses longer ones first
-		Responses:    make(map[string]*huma.Response),
+		MaxBodyBytes: maxBody + 1, BodyReadTimeout: -1, // the edge has read and bounded the body
+		Responses: make(map[string]*huma.Response),
 	}
 	everywhere := []int{
 		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
@@ -289,8 +290,12 @@ func (r resource[Row, View]) update(ctx context.Context, id string, seen Precond
 		if want != 0 && r.meta(&row).Version != want {
 			return none, stale(r.singular)
 		}
+		before := row
 		if err := apply(&row); err != nil {
 			return none, err
+		}
+		if reflect.DeepEqual(before, row) {
+			return row, nil // a repeat is no change, and nothing for the audit
 		}
 		row, err = r.store.Update(ctx, actorOf(ctx), row)
 		switch {

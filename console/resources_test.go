@@ -32,6 +32,9 @@ func TestOrganization_LifeCycle(t *testing.T) {
 	require.Equal(t, "precondition_failed", stale.body["code"])
 	require.Equal(t, http.StatusPreconditionFailed, e.send(http.MethodDelete, "/organizations/"+id, nil, "If-Match", `"1"`).status)
 
+	same := e.send(http.MethodPatch, "/organizations/"+id, object{"blocked": true})
+	require.Equal(t, `"2"`, same.header.Get("ETag"), "a repeat changes nothing")
+
 	twin := e.send(http.MethodPost, "/organizations", object{"name": "acme"})
 	require.Equal(t, http.StatusConflict, twin.status)
 

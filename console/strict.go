@@ -8,8 +8,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -22,6 +24,9 @@ import (
 // maxBody is the longest request body, in bytes.
 const maxBody = 1 << 20
 
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 15 * time.Second
+
 // strictBody lets only bodies through that can be read in one way: JSON of at most maxBody bytes, valid UTF-8, no member
 // named twice, nothing behind the value, no NUL character, which no text column can keep.
 func strictBody(next http.Handler) http.Handler {
@@ -30,14 +35,9 @@ func strictBody(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		if err != nil {
-			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				writeProblem(w, r, newProblem(http.StatusRequestEntityTooLarge, string(governance.CodePayloadTooLarge),
-					"The body is longer than 1 MiB."))
-				return
-			}
-			writeProblem(w, r, invalid(fault{Location: "body", Message: "could not be read to its end"}))
+		body, p := readBody(w, r)
+		if p != nil {
+			writeProblem(w, r, p)
 			return
 		}
 		if p := checkEncoding(r, body); p != nil {
@@ -52,6 +52,24 @@ func strictBody(next http.Handler) http.Handler {
 		r.ContentLength = int64(len(body))
 		next.ServeHTTP(w, r)
 	})
+}
+
+// readBody reads a body that comes in time. The deadline is taken back afterwards, since it would end the operation too.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout)) // a writer without deadlines has no connection either
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		_ = connection.SetReadDeadline(time.Time{})
+		return body, nil
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, newProblem(http.StatusRequestEntityTooLarge, string(governance.CodePayloadTooLarge), "The body is longer than 1 MiB.")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, newProblem(http.StatusRequestTimeout, codeRequestTimeout, "The body did not arrive in time.")
+	}
+	return nil, invalid(fault{Location: "body", Message: "could not be read to its end"})
 }
 
 func checkEncoding(r *http.Request, body []byte) *problem {

@@ -73,6 +73,7 @@ type docRule struct {
 	Per         string     `yaml:"per" json:"per,omitempty"`
 	Burst       *string    `yaml:"burst" json:"burst,omitempty"`
 	Window      *docWindow `yaml:"window" json:"window,omitempty"`
+	CarryDebt   *bool      `yaml:"carry_debt" json:"carry_debt,omitempty"`
 	Models      []string   `yaml:"models" json:"models,omitempty"`
 	Routes      []string   `yaml:"routes" json:"routes,omitempty"`
 	Reserve     *string    `yaml:"reserve" json:"reserve,omitempty"`
