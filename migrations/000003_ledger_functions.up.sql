@@ -497,7 +497,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- What a settlement overspends in a window that has ended grows what the present window owes.
+    -- What a settlement overspends in a window that has ended grows what the present window owes, and what an adjustment
+    -- gives back shrinks it.
     IF ended THEN
         FOR i IN 1..cardinality(a_limits) LOOP
             CONTINUE WHEN a_windows[i] = '-infinity' OR a_spent[i] = 0;
@@ -511,7 +512,7 @@ BEGIN
             INTO growth
             FROM tollgate.limits AS l
             WHERE l.id = a_limits[i];
-            n_carried[j] := n_carried[j] + coalesce(growth, 0);
+            n_carried[j] := greatest(0, n_carried[j] + coalesce(growth, 0));
         END LOOP;
     END IF;
 

@@ -310,10 +310,11 @@ func (l *Ledger) charge(g *leg, held, actual int64, now time.Time) {
 		m.Settle(held, actual)
 	}
 	*s = m.State
-	if growth := m.Excess() - before; g.window != 0 && growth > 0 && limit.CarryDebt {
+	if growth := m.Excess() - before; g.window != 0 && growth != 0 && limit.CarryDebt {
 		present := l.latest[g.subjectKey]
 		if start, _, _ := meter.Window(limit, now); present.UnixMicro() != g.window && start.Equal(present) {
-			l.meters[meterKey{g.subjectKey, present.UnixMicro()}].Carried += growth
+			next := l.meters[meterKey{g.subjectKey, present.UnixMicro()}]
+			next.Carried = max(0, next.Carried+growth)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 const (
 	// MaxLevel bounds what a bucket can hold, and minus MaxLevel what it can owe, in units × ticks.
 	MaxLevel = 1 << 62
-	// MaxAmount bounds one leg and one meter of windows and slots, in the metric's unit; a million dollars in nano-dollars.
+	// MaxAmount bounds one leg, in the metric's unit; a million dollars in nano-dollars.
 	MaxAmount = 1_000_000_000_000_000
 	// maxAhead is how far a stored instant may lie ahead of the clock before it is taken for the trace of a clock that was
 	// set back (ruling 15).
@@ -59,7 +59,7 @@ func (r *Rule) Fits() bool {
 		return true
 	}
 	if r.Kind != governance.KindRate {
-		return r.Amount >= 0 && r.Amount <= MaxAmount
+		return r.Amount >= 0 && r.Amount <= MaxLevel
 	}
 	return r.Amount >= 0 && r.Burst >= 0 && r.Burst < MaxLevel/r.Ticks() && r.Amount < MaxLevel/r.Ticks()
 }

@@ -159,9 +159,10 @@ func (l *Ledger) Stats() Stats {
 
 // Errors of requests that no repeat would help.
 var (
-	errInvalidHold = errors.New("hold of no limit, of a negative or absurd amount, or a second one of the same meter")
+	errInvalidHold = errors.New("hold of no limit, of a negative amount, or a second one of the same meter")
 	errInvalidTime = errors.New("attempt id is not of the present time")
 	errAbsurd      = errors.New("negative or absurd amount")
+	errTooMuch     = &governance.Error{Code: governance.CodeInvalidRequest, Public: "The request asks for more than can be counted."}
 	errUnknown     = fmt.Errorf("attempt was never admitted: %w", governance.ErrNotFound)
 )
 
@@ -338,12 +339,15 @@ func (s *settlement) finish(err error) {
 func newAdmission(r *governance.ReserveRequest) (*admission, error) {
 	a := &admission{request: r, wants: make([]want, len(r.Holds)), done: make(chan struct{})}
 	if r.Estimate.Cost < 0 || r.Estimate.Cost > meter.MaxAmount || !plausible(&r.Estimate.Quantities) || !priced(&r.Estimate.Prices) {
-		return nil, errAbsurd
+		return nil, errTooMuch
 	}
 	for i := range r.Holds {
 		h := &r.Holds[i]
-		if h.Limit == nil || h.Amount < 0 || h.Amount > meter.MaxAmount {
+		if h.Limit == nil || h.Amount < 0 {
 			return nil, errInvalidHold
+		}
+		if h.Amount > meter.MaxAmount {
+			return nil, errTooMuch
 		}
 		w := want{key: key{h.Limit.Num, h.Subject}, amount: h.Amount, carried: h.Carried}
 		for _, other := range a.wants[:i] {
