@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +49,9 @@ const moderator = "text-moderation-latest"
 // withoutUsage is a model whose upstream cannot be asked for the usage of a stream.
 const withoutUsage = "without-usage"
 
+// bigIntegers are the arguments of a tool call that no number of JavaScript can hold.
+const bigIntegers = `{"id": 9223372036854775807, "seed":9007199254740993}`
+
 // clientFleet is a fleet with the models above and the libraries that call it.
 type clientFleet struct {
 	*fleet
@@ -60,6 +66,15 @@ func startClientFleet(t *testing.T) *clientFleet {
 	}
 	for _, name := range append(namesOfAnyForm, moderator) {
 		f.addModel(name, name)
+	}
+	f.serveCanned(canned{"big-integers": {"application/json", []byte(`{"id":"c1","object":"chat.completion","created":1750000000,"model":"m",` +
+		`"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"weather","arguments":` +
+		strconv.Quote(bigIntegers) + `}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":12,"completion_tokens":34,"total_tokens":46}}`), 0}})
+	for unit, price := range map[string]string{"input": inputPrice, "output": outputPrice} {
+		f.create("prices", object{
+			"provider": "canned big-integers", "upstream_model": "big-integers", "unit": unit, "usd_per_million": price,
+			"effective_from": "2026-01-01T00:00:00Z",
+		})
 	}
 	f.addModelWithoutStreamOptions(withoutUsage)
 	key, _ := f.issue()
@@ -205,6 +220,35 @@ func TestClients(t *testing.T) {
 				r = ok(t, lib, k)
 				require.Equal(t, want, r.Tools)
 				require.Equal(t, []string{"tool_calls"}, r.Finish)
+			}
+		})
+	})
+
+	// F104: integers above 2^53 keep their digits on the way to the client, and on the way back in the next turn.
+	t.Run("F104_BigIntegers", func(t *testing.T) {
+		t.Parallel()
+		f.each(t, func(t *testing.T, lib sdk) {
+			k := f.ask(opTools, "big-integers", key)
+			k.Text, k.SecondModel = "turns of "+lib.name, "plain"
+			r := ok(t, lib, k)
+			require.Equal(t, []toolCall{{"call_1", "weather", bigIntegers}}, r.Tools)
+			require.Equal(t, said, r.Texts)
+			turn := slices.IndexFunc(f.mock.Log().Requests, func(q mock.Request) bool { return bytes.Contains(q.Body, []byte(k.Text)) })
+			require.GreaterOrEqual(t, turn, 0)
+			require.Contains(t, string(f.mock.Log().Requests[turn].Body), strconv.Quote(bigIntegers))
+		})
+	})
+
+	// Users write the base URL with and without the version, and under the name of the API.
+	t.Run("BaseURLs", func(t *testing.T) {
+		t.Parallel()
+		f.each(t, func(t *testing.T, lib sdk) {
+			for _, base := range []string{"", "/v1", "/openai/v1"} {
+				for _, op := range []string{opChat, opStream, opEmbeddings, opResponses, opModels, opModel} {
+					k := f.ask(op, namesOfAnyForm[0], key)
+					k.BaseURL = f.gateways[0].baseURL + base
+					ok(t, lib, k)
+				}
 			}
 		})
 	})
@@ -419,6 +463,53 @@ func TestF053_ClientsWaitForRates(t *testing.T) {
 		require.Empty(t, r.Error.RetryAfter)
 		require.Equal(t, 1, r.Requests)
 	})
+}
+
+// A body above the limit is a refusal that every library shows, whatever it had sent until then (F106).
+func TestF106_ClientsSeeThatABodyIsTooLarge(t *testing.T) {
+	t.Parallel()
+	f := startClientFleet(t)
+	key, _ := f.issue()
+	for _, lib := range f.libraries {
+		k := f.ask(opChat, "plain", key)
+		k.Text = strings.Repeat("x", 35<<20)
+		r := lib.do(t.Context(), k)
+		require.NotNil(t, r.Error, lib.name)
+		require.Equal(t, http.StatusRequestEntityTooLarge, r.Error.Status, "%s: %+v", lib.name, r.Error)
+		require.Equal(t, "payload_too_large", r.Error.Code, lib.name)
+		require.Equal(t, 1, r.Requests, lib.name)
+	}
+	require.Zero(t, f.mock.Counts().Count)
+}
+
+// A slot that is taken is a refusal that waiting helps with; it is free when the answer that held it is over.
+func TestClientsGetTheSlotThatBecomesFree(t *testing.T) {
+	t.Parallel()
+	f := startClientFleet(t)
+	f.addModel("held", "mock-hold")
+	everything, _ := f.issue()
+	f.awaitModels(everything, "held")
+	for _, lib := range f.libraries {
+		key, _ := f.issue(object{"kind": "concurrency", "metric": "requests", "amount": "1"})
+		before := f.mock.Counts().Count
+		first := make(chan report)
+		go func() { first <- lib.do(t.Context(), f.ask(opStream, "held", key)) }()
+		require.NoError(t, f.mock.Wait(t.Context(), func(c mock.Counts) bool { return c.Count > before }))
+
+		k := f.ask(opChat, "plain", key)
+		k.MaxRetries = pointer(0)
+		r := lib.do(t.Context(), k)
+		require.NotNil(t, r.Error, lib.name)
+		require.Equal(t, "concurrency_exceeded", r.Error.Code, "%s: %+v", lib.name, r.Error)
+		require.Equal(t, http.StatusTooManyRequests, r.Error.Status, lib.name)
+		if lib.stainless {
+			require.Equal(t, "1", r.Error.RetryAfter, lib.name)
+		}
+
+		require.Equal(t, 1, f.mock.Release(0, 1))
+		require.Nil(t, (<-first).Error, lib.name)
+		require.Nil(t, lib.do(t.Context(), k).Error, lib.name)
+	}
 }
 
 // An error in the middle of a stream is an exception with its code, not a short text (F083, F085, F089), and every frame that
