@@ -41,19 +41,20 @@ func (s *Audit) Rows(ctx context.Context, by governance.Actor, f governance.Audi
 	if err != nil {
 		return nil, "", err
 	}
+	size := pageSize(p)
 	rows, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]auditRow, error) {
 		return many[auditRow](ctx, q, "audit_rows", args{
 			"bound": by.Organization, "organization": f.Organization, "resource": f.Resource, "resource_id": f.ResourceID,
-			"actor_id": f.ActorID, "from": nullable(f.From), "to": nullable(f.To), "after": after, "count": int64(p.Limit) + 1,
+			"actor_id": f.ActorID, "from": nullable(f.From), "to": nullable(f.To), "after": after, "count": int64(size) + 1,
 		})
 	})
 	if err != nil {
 		return nil, "", err
 	}
 	next := ""
-	if len(rows) > p.Limit {
-		rows = rows[:p.Limit]
-		next = cursor(rows[p.Limit-1].Num)
+	if len(rows) > size {
+		rows = rows[:size]
+		next = cursor(rows[size-1].Num)
 	}
 	list := make([]governance.AuditRow, 0, len(rows))
 	for _, r := range rows {

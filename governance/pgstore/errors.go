@@ -81,7 +81,7 @@ func away(err error) bool {
 	}
 	return pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, pgx.ErrTxClosed) || strings.Contains(err.Error(), "conn closed")
+		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, pgx.ErrTxClosed)
 }
 
 // first returns the only row of an answer.

@@ -234,7 +234,8 @@ func describe(t *testing.T, conn *pgx.Conn) []string {
 		SELECT pg_get_triggerdef(tr.oid) FROM pg_trigger AS tr JOIN pg_class AS c ON c.oid = tr.tgrelid
 		JOIN ours ON ours.oid = c.relnamespace WHERE NOT tr.tgisinternal
 		UNION ALL
-		SELECT pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') FROM pg_proc AS p JOIN ours ON ours.oid = p.pronamespace
+		SELECT CASE p.prokind WHEN 'a' THEN p.oid::regprocedure::text ELSE pg_get_functiondef(p.oid) END || coalesce(p.proacl::text, '')
+		FROM pg_proc AS p JOIN ours ON ours.oid = p.pronamespace
 		ORDER BY 1`)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])

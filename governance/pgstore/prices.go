@@ -88,18 +88,19 @@ func (s *Prices) List(ctx context.Context, provider, upstreamModel string, p gov
 	if err != nil {
 		return nil, "", err
 	}
+	size := pageSize(p)
 	rows, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]pricesRow, error) {
 		return many[pricesRow](ctx, q, "prices_read", args{
-			"id": "", "provider": provider, "upstream_model": upstreamModel, "after": after, "count": int64(p.Limit) + 1,
+			"id": "", "provider": provider, "upstream_model": upstreamModel, "after": after, "count": int64(size) + 1,
 		})
 	})
 	if err != nil {
 		return nil, "", err
 	}
 	next := ""
-	if len(rows) > p.Limit {
-		rows = rows[:p.Limit]
-		next = cursor(rows[p.Limit-1].Num)
+	if len(rows) > size {
+		rows = rows[:size]
+		next = cursor(rows[size-1].Num)
 	}
 	list := make([]governance.PriceVersion, 0, len(rows))
 	for _, r := range rows {

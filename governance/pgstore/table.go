@@ -158,21 +158,22 @@ func (t *table[T, R]) page(ctx context.Context, by governance.Actor, f governanc
 	if err != nil {
 		return nil, "", err
 	}
+	size := pageSize(p)
 	a := filter(by)
 	a["organization"], a["team"], a["provider"], a["name"] = f.Organization, f.Team, f.Provider, f.Name
 	a["scope_type"], a["scope_id"], a["deleted"] = string(f.ScopeType), f.ScopeID, f.Deleted
-	a["after"], a["count"] = after, int64(p.Limit)+1
+	a["after"], a["count"] = after, int64(size)+1
 	rows, err := read(ctx, t.pool, func(ctx context.Context, q querier) ([]R, error) {
 		return many[R](ctx, q, t.resource+"_read", a)
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	if len(rows) <= p.Limit {
+	if len(rows) <= size {
 		return rows, "", nil
 	}
-	rows = rows[:p.Limit]
-	return rows, cursor(rows[p.Limit-1].key().Num), nil
+	rows = rows[:size]
+	return rows, cursor(rows[size-1].key().Num), nil
 }
 
 // insert adds a row and notes it.

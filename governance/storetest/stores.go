@@ -230,7 +230,10 @@ func follow[T any](t *testing.T, a aggregate[T]) {
 		require.False(t, unique[id], "a row stands on two pages")
 		unique[id] = true
 	}
-	rows, _, err := a.store.List(ctx, bound(a.foreign), governance.ListFilter{}, governance.Page{Limit: 250})
+	rows, _, err := a.store.List(ctx, platform, governance.ListFilter{}, governance.Page{})
+	require.NoError(t, err)
+	require.Len(t, rows, 1, "a page has at least one row")
+	rows, _, err = a.store.List(ctx, bound(a.foreign), governance.ListFilter{}, governance.Page{Limit: 250})
 	require.NoError(t, err)
 	for i := range rows {
 		require.NotContains(t, all, a.meta(&rows[i]).ID)
