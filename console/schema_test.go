@@ -473,3 +473,45 @@ func TestF149_EveryMutableMemberIsClassified(t *testing.T) {
 		require.ElementsMatch(t, slices.Collect(maps.Keys(classes[op.OperationID])), slices.Collect(maps.Keys(schema.Properties)), op.OperationID)
 	}
 }
+
+func TestOpenAPI_IsWholeAndServedWithoutAToken(t *testing.T) {
+	t.Parallel()
+	e := bare(t, nil)
+	a := e.send(http.MethodGet, "/openapi.json", nil, "Authorization", "")
+	require.Equal(t, http.StatusOK, a.status)
+	require.Equal(t, "3.1.0", a.body["openapi"])
+	operations := make(map[string]bool)
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case object:
+			if ref, ok := v["$ref"].(string); ok {
+				var at any = a.body
+				for step := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
+					at = at.(object)[step]
+				}
+				require.NotNil(t, at, ref)
+			}
+			if id, ok := v["operationId"].(string); ok {
+				require.False(t, operations[id], id)
+				operations[id] = true
+				require.NotEmpty(t, v["summary"], id)
+				require.NotEmpty(t, v["tags"], id)
+			}
+			for _, item := range v {
+				walk(item)
+			}
+		}
+	}
+	walk(a.body)
+	require.Greater(t, len(operations), 45)
+	for name, schema := range e.contract.registry.Map() {
+		if schema.Type == huma.TypeObject {
+			require.NotNil(t, schema.AdditionalProperties, "%s accepts unknown members", name)
+		}
+	}
+}

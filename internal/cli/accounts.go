@@ -21,7 +21,7 @@ type pricesCommand struct {
 type pricesList struct {
 	client
 
-	Max      int    `default:"200" help:"Items at most; 0: all."`
+	Max      int    `default:"50" help:"Items at most; 0: all."`
 	Provider string `help:"Only of this provider." placeholder:"NAME"`
 	Model    string `help:"Only of this upstream model." placeholder:"NAME"`
 }
