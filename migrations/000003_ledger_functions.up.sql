@@ -58,16 +58,17 @@ $$;
 -- Makes meters that are missing, in the order of their keys, in a transaction of its own, so that an insert never waits
 -- while a batch holds locks. A new window begins with what its predecessor overspent, less one amount for each empty
 -- window between them; the lock on the predecessor makes a settlement there either come before, or see the new window.
+-- Where that lock cannot be had in time the meter is left out, and who asked for it asks again.
 CREATE FUNCTION ledger.make_meters(p_limits bigint[], p_subjects bigint[], p_windows timestamptz[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, ledger, pg_temp
-SET lock_timeout = '2s'
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    k     record;
-    prev  record;
-    owed  bigint;
-    empty bigint;
+    k      record;
+    before timestamptz;
+    excess bigint;
+    owed   bigint;
 BEGIN
     FOR k IN
         SELECT DISTINCT x.limit_id, x.subject, x.window_start,
@@ -78,15 +79,18 @@ BEGIN
     LOOP
         owed := 0;
         IF k.window_start <> '-infinity' AND k.carry_debt AND k.amount IS NOT NULL THEN
-            SELECT m.window_start, greatest(0, m.carried + m.spent - k.amount) AS excess INTO prev
-            FROM ledger.meters AS m
-            WHERE m.limit_id = k.limit_id AND m.subject = k.subject AND m.window_start < k.window_start
-            ORDER BY m.window_start DESC LIMIT 1
-            FOR UPDATE;
-            IF FOUND AND prev.excess > 0 THEN
-                empty := ledger.windows_between(k.window_type, k.window_period, k.window_zone, k.window_seconds,
-                    prev.window_start, k.window_start);
-                owed := greatest(0, prev.excess - empty::numeric * k.amount)::bigint;
+            BEGIN
+                SELECT m.window_start, greatest(0, m.carried + m.spent - k.amount) INTO before, excess
+                FROM ledger.meters AS m
+                WHERE m.limit_id = k.limit_id AND m.subject = k.subject AND m.window_start < k.window_start
+                ORDER BY m.window_start DESC LIMIT 1
+                FOR UPDATE;
+            EXCEPTION WHEN lock_not_available THEN
+                CONTINUE;
+            END;
+            IF excess > 0 THEN
+                owed := greatest(0, excess - k.amount::numeric * ledger.windows_between(k.window_type, k.window_period,
+                    k.window_zone, k.window_seconds, before, k.window_start))::bigint;
             END IF;
         END IF;
         INSERT INTO ledger.meters (limit_id, subject, window_start, carried)
@@ -118,7 +122,7 @@ $$;
 --           locked.
 -- w_taken:  0 nothing (refused, or not counted), 1 taken, 2 log mode: would have been refused, not taken, 3 the same, taken.
 --
--- p_skip_locked decides what it can without waiting for a lock. Meters are locked in the order of their keys before any
+-- p_skip_locked decides what it can without waiting for a lock; with p_careful a missing meter counts as a locked one. Meters are locked in the order of their keys before any
 -- other row is, by everyone.
 CREATE FUNCTION ledger.batch(
     p_process bigint, p_careful boolean, p_skip_locked boolean, p_expiry boolean,
@@ -229,7 +233,7 @@ BEGIN
         WHERE k_known[x.k] AND NOT EXISTS (
             SELECT FROM ledger.meters AS m
             WHERE m.limit_id = k_limits[x.k] AND m.subject = k_subjects[x.k] AND m.window_start = k_windows[x.k]);
-        IF m_limits IS NOT NULL THEN
+        IF m_limits IS NOT NULL AND NOT (p_careful AND p_skip_locked) THEN
             verdict := 'missing';
             RETURN;
         END IF;

@@ -50,6 +50,7 @@ type batch struct {
 	index       map[key]int
 	carefully   bool
 	skipLocked  bool
+	lost        bool // a reply was lost: what seems to have been closed before was closed by this very batch
 }
 
 func newBatch(settlements []*settlement, admissions []*admission) *batch {
@@ -332,7 +333,7 @@ const maxRepeats = 8
 func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchWait)
 	defer cancel()
-	lost := 0
+	made := false
 	for range maxRepeats {
 		d, err := l.send(ctx, b)
 		if err != nil {
@@ -343,8 +344,8 @@ func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 			case errors.As(err, &pg) && pg.Code == stateLockWait && !b.skipLocked:
 				b.skipLocked = true
 			case errors.As(err, &pg) && (pg.Code == stateDeadlock || pg.Code == stateSerialize):
-			case unavailable(err) && lost == 0:
-				lost++
+			case unavailable(err) && !b.lost:
+				b.lost = true
 				b.carefully = true // it may have been committed
 			default:
 				return nil, err
@@ -357,6 +358,11 @@ func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 		case "conflict":
 			b.carefully = true
 		case "missing":
+			if made { // all but those that somebody locks out
+				b.carefully, b.skipLocked = true, true
+				continue
+			}
+			made = true
 			if err := l.makeMeters(ctx, d); err != nil {
 				return nil, err
 			}

@@ -227,8 +227,6 @@ func TestRoles_CannotTouchMoney(t *testing.T) {
 	require.NoError(t, l.Settle(t.Context(), used(r.ID, 5, 0, 0)))
 	_, err = l.Expire(t.Context(), 10)
 	require.NoError(t, err)
-	_, err = l.Clean(t.Context(), 10)
-	require.NoError(t, err)
 	require.Zero(t, gateway.count(t, "SELECT ledger.ensure_partitions()"))
 	for _, role := range []string{"tollgate_gateway", "tollgate_control"} {
 		pool := pgtest.Role(t, db.Pool, role)

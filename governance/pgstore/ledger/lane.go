@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +23,8 @@ type lane struct {
 	// What waits for a meter that another session has locked, and the meters it may be.
 	waiting  waiting
 	suspects map[key]bool
-	probed   time.Time
+	every    time.Duration // between two attempts to get them
+	probed   time.Time     // the last one, or the last look whether the database is back
 }
 
 type openAttempt struct {
@@ -153,13 +155,15 @@ func (n *lane) turn(ctx context.Context) time.Duration {
 		return n.probe(ctx)
 	}
 	n.giveUp()
-	if n.waiting.size() > 0 && time.Since(n.probed) >= lockProbeEvery {
-		n.probed = time.Now()
+	if n.waiting.size() > 0 && time.Since(n.probed) >= n.every {
+		start := time.Now()
 		settlements, later := distinct(n.waiting.settlements)
 		b := newBatch(settlements, n.waiting.admissions)
 		n.waiting = waiting{settlements: later}
 		b.skipLocked = true
 		n.process(ctx, b)
+		n.probed = time.Now()
+		n.every = max(lockProbeEvery, 4*n.probed.Sub(start)) // the others must not suffer for who waits
 	}
 	settlements, admissions := n.take()
 	if len(settlements)+len(admissions) == 0 {
@@ -364,7 +368,11 @@ func (n *lane) finish(b *batch, d *decision) {
 		case settled, adjusted:
 			s.finish(nil)
 		case closedBefore:
-			s.finish(governance.ErrAlreadyClosed)
+			if b.lost || s.lost {
+				s.finish(nil)
+			} else {
+				s.finish(governance.ErrAlreadyClosed)
+			}
 		case neverAdmitted:
 			if s.Release {
 				s.finish(nil) // its tombstone is set
@@ -443,6 +451,9 @@ func (n *lane) clear(wants []want) {
 // postpone keeps the settlements of a batch that found no answer, and refuses its admissions; whether they were admitted is
 // not known, so each is released.
 func (n *lane) postpone(b *batch, err error) {
+	for _, s := range b.settlements {
+		s.lost = true
+	}
 	n.mu.Lock()
 	n.outbox = append(b.settlements, n.outbox...)
 	n.mu.Unlock()
@@ -511,7 +522,7 @@ func (n *lane) probe(ctx context.Context) time.Duration {
 	}
 	clear(n.suspects)
 	if wait := probeEvery - time.Since(n.probed); wait > 0 {
-		return wait
+		return wait + rand.N(probeJitter) // many processes found out at the same moment
 	}
 	n.probed = time.Now()
 	if err := n.beat(ctx); err != nil {

@@ -29,6 +29,7 @@ const (
 	statementWait  = 3 * time.Second
 	batchWait      = 8 * time.Second // with its repeats; below operationWait
 	breakAfter     = 3               // failures in a row
+	probeJitter    = 200 * time.Millisecond
 	probeEvery     = time.Second
 	lockProbeEvery = 25 * time.Millisecond
 	busyBatch      = 8 // from this size on the lane pauses before the next batch
@@ -328,6 +329,7 @@ type settlement struct {
 	governance.Settlement
 	queued time.Time
 	done   chan error // holds one; nil: nobody waits
+	lost   bool       // of the lane: it may have been committed without our learning of it
 }
 
 func (s *settlement) finish(err error) {

@@ -21,8 +21,6 @@ var (
 	stopSQL string
 	//go:embed sql/expire.sql
 	expireSQL string
-	//go:embed sql/clean.sql
-	cleanSQL string
 )
 
 // registered returns this process's number, registering it where that is still to be done.
@@ -117,18 +115,6 @@ func (l *Ledger) Expire(ctx context.Context, limit int) (int, error) {
 		return 0, storeError("expire reservations", err)
 	}
 	return closed, nil
-}
-
-// Clean removes up to limit rows of each kind that nobody needs any more: released reservations after a day, full buckets
-// and empty slots of end users after seven, processes after thirty. Any replica may run it at any time.
-func (l *Ledger) Clean(ctx context.Context, limit int) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, operationWait)
-	defer cancel()
-	var gone int64
-	if err := l.pool.QueryRow(ctx, cleanSQL, pgx.QueryExecModeExec, int32(limit)).Scan(&gone); err != nil { //nolint:gosec // limits are small
-		return 0, storeError("clean ledger", err)
-	}
-	return gone, nil
 }
 
 func storeError(what string, err error) error {
