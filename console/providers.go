@@ -94,7 +94,7 @@ func (u upstreams) checkURL(text string) error {
 	}
 	if isPrivateHost(base.Hostname()) {
 		if !u.private {
-			return invalidField(field, "names a loopback or private address; the server must be started with private upstreams allowed")
+			return invalidField(field, "names a loopback or private address, which this server does not allow: start it with TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true")
 		}
 		return nil
 	}

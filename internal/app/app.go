@@ -46,7 +46,7 @@ type App struct {
 	catalogs *pgstore.Catalogs
 	ledger   *ledger.Ledger
 	limits   governance.Ledger // what admits: the ledger, or memory in front of it
-	gateway  *gateway.Gateway // nil where the process has no data plane
+	gateway  *gateway.Gateway  // nil where the process has no data plane
 	tasks    *tasks.Runner
 	runners  []runner // background lives, in the order in which they end
 	state    state

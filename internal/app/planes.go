@@ -22,10 +22,14 @@ func (a *App) openGateway() error {
 	g := gateway.DefaultConfig()
 	g.MaxBody, g.MaxBodiesInFlight, g.Attempts = a.cfg.MaxBodyBytes, a.cfg.MaxBodiesInFlight, a.cfg.MaxAttempts
 	g.Connect, g.FirstByte, g.Idle, g.Unary = a.cfg.ConnectTimeout, a.cfg.FirstByteTimeout, a.cfg.IdleStreamTimeout, a.cfg.UnaryTimeout
+	dial := gateway.PublicOnly
+	if a.cfg.AllowPrivateProviders {
+		dial = nil
+	}
 	a.gateway, err = gateway.New(gateway.Options{
 		Config: g, Chain: chain, Providers: builtinProviders(), Ledger: a.limits, Catalogs: a.catalogs,
 		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data),
-		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics,
+		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics, DialControl: dial,
 	})
 	if err != nil {
 		return err

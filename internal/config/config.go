@@ -54,7 +54,7 @@ type Config struct {
 
 	ReadinessRequireDatabase bool `env:"TOLLGATE_READINESS_REQUIRE_DATABASE" help:"Be unready while the database is away, instead of answering the typed 503." group:"Operations"`
 	AllowPrivilegedRole      bool `env:"TOLLGATE_ALLOW_PRIVILEGED_ROLE" help:"Let a pure data plane run with a database role that could change keys, limits or prices." group:"Operations"`
-	AllowPrivateProviders    bool `env:"TOLLGATE_ALLOW_PRIVATE_PROVIDERS" help:"Let providers have plain http or private addresses other than loopback." group:"Operations"`
+	AllowPrivateProviders    bool `env:"TOLLGATE_ALLOW_PRIVATE_PROVIDERS" help:"Let providers be on loopback or private addresses, and be reached there by plain http." group:"Operations"`
 
 	DrainTimeout      time.Duration `default:"600s" env:"TOLLGATE_DRAIN_TIMEOUT" help:"How long streams may go on after SIGTERM." group:"Time-outs"`
 	DrainDelay        time.Duration `default:"0s" env:"TOLLGATE_DRAIN_DELAY" help:"How long to keep accepting after SIGTERM, while the balancer takes notice." group:"Time-outs"`
