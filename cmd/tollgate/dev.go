@@ -55,7 +55,6 @@ const welcomeText = `
   virtual key       {{.VirtualKey}}
   model             {{.Model}}   (a mock that costs nothing real; see "tollgate mock --help")
   admin API         {{.AdminURL}}/admin/v1
-  console           {{.ConsoleURL}}
   admin token       in {{.Secrets}}
   operations        {{.OpsURL}}/readyz  {{.OpsURL}}/metrics
 
