@@ -1,5 +1,5 @@
--- What people and policies may add to the ledger, and what must always hold of it, as views that list what breaks it. A view that is empty is a proof; `tollgate ledger
--- check` reads them all. Each is one statement, so each is one snapshot.
+-- What people and policies may add to the ledger, and what must always hold of it, as views that list what breaks it. A view
+-- that is empty is a proof; `tollgate ledger check` reads them all. Each is one statement, so each is one snapshot.
 SET LOCAL lock_timeout = '5s';
 
 -- Rows that book a reservation until somebody knows better. No ordinary settlement touches this index.
@@ -7,15 +7,16 @@ CREATE INDEX rows_provisional ON ledger.rows (attempt_id)
     WHERE usage_source = 'reservation' AND kind IN ('usage', 'expiry');
 
 -- What a budget of a class counts of quantities and a cost. Units are those of governance.Unit, from 0, and classes those of
--- ledger.rows.
+-- ledger.rows. One expression, so that it is inlined where whole ledgers are checked.
 CREATE FUNCTION ledger.used(class smallint, quantities bigint[], cost bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE class WHEN 9 THEN cost ELSE (
-        SELECT coalesce(sum(q.n), 0)::bigint
-        FROM unnest(quantities) WITH ORDINALITY AS q (n, unit)
-        WHERE class IN (6, 7) AND q.unit <= 6 OR class IN (6, 8) AND q.unit BETWEEN 7 AND 10
-    ) END
+    SELECT CASE WHEN class = 9 THEN cost ELSE
+        CASE WHEN class IN (6, 7) THEN coalesce(quantities[1], 0) + coalesce(quantities[2], 0) + coalesce(quantities[3], 0)
+            + coalesce(quantities[4], 0) + coalesce(quantities[5], 0) + coalesce(quantities[6], 0) ELSE 0 END
+        + CASE WHEN class IN (6, 8) THEN coalesce(quantities[7], 0) + coalesce(quantities[8], 0) + coalesce(quantities[9], 0)
+            + coalesce(quantities[10], 0) ELSE 0 END
+    END
 $$;
 
 -- Adds a row that adjusts base: differences of quantities, cost and budget legs, which go to the windows that the legs are
@@ -437,8 +438,11 @@ WHERE m.spent < 0 OR m.held < 0 OR m.carried < 0;
 CREATE FUNCTION audit.half_even(millionths numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT q + CASE WHEN r > 500000 OR r = 500000 AND mod(q, 2) = 1 THEN 1 ELSE 0 END
-    FROM (SELECT div(millionths, 1000000) AS q, mod(millionths, 1000000) AS r) AS d
+    SELECT div(millionths, 1000000) + CASE
+        WHEN mod(millionths, 1000000) < 500000 THEN 0
+        WHEN mod(millionths, 1000000) > 500000 THEN 1
+        ELSE mod(div(millionths, 1000000), 2)
+    END
 $$;
 
 -- The cost of a row, from its own quantities and unit prices, whatever the price book says today. A reservation was rounded
@@ -447,7 +451,9 @@ CREATE VIEW audit.row_cost AS
 SELECT r.attempt_id, r.kind, r.usage_source, r.cost, audit.half_even(s.millionths) AS computed
 FROM ledger.rows AS r
 CROSS JOIN LATERAL (
-    SELECT coalesce(sum(u.quantity::numeric * u.price), 0) AS millionths FROM unnest(r.quantities, r.unit_prices) AS u (quantity, price)
+    SELECT coalesce(sum(u.quantity::numeric * u.price), 0) AS millionths
+    FROM unnest(r.quantities, r.unit_prices) AS u (quantity, price)
+    WHERE u.quantity <> 0 AND u.price <> 0
 ) AS s
 WHERE r.kind IN ('usage', 'expiry')
   AND r.cost <> audit.half_even(s.millionths)
