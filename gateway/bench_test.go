@@ -497,6 +497,8 @@ func (c *catalogs) Current() (*governance.Catalog, error) {
 	return c.current, c.err
 }
 
+func (c *catalogs) Confirm(context.Context) error { return nil }
+
 func (c *catalogs) Refresh(context.Context, int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -50,6 +50,7 @@ type call struct {
 	bytesOut   int64
 	notOurs    time.Duration // time that the client and the upstreams took
 	overhead   time.Duration
+	stream     stream    // of an answer that is one
 	writeUntil time.Time // write deadline as last set
 	abort      bool      // the connection must end without a clean end
 }
@@ -347,9 +348,16 @@ func (c *call) answerJSON(status int, body []byte) error {
 // unreadBody is how long the server may take to read what is left of a request that was refused early.
 const unreadBody = time.Second
 
-// refuse sends c.err as the answer.
+// refuse sends c.err as the answer, or as the last event of a stream that has begun.
 func (c *call) refuse() {
 	f := asFailure(c.err)
+	switch {
+	case c.stream.open:
+		c.refuseInStream(f)
+		return
+	case c.status != 0:
+		return // a whole answer broke off: its missing end says so
+	}
 	status := f.statusOf(c.Principal.BudgetStatus)
 	h := c.w.Header()
 	if !c.bodyRead && c.r.ContentLength != 0 {

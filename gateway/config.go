@@ -26,6 +26,7 @@ type Config struct {
 	DrainTime         time.Duration // how long an answer is read on after its client left (targets with drain)
 	Drains            int           // answers that may be drained at once; the others are aborted
 	CatalogWait       time.Duration // how long a call waits for newer limits when the store says that its own are old
+	KeepAlive         time.Duration // silence of a chat stream after which a frame with an empty delta is sent; 0: never
 	RecordQueue       int           // finished calls that may wait for the recorders; more are dropped and counted
 }
 
@@ -69,6 +70,7 @@ func (c *Config) Validate() error {
 	} {
 		require(d > 0, "%s: %v is not above 0", name, d)
 	}
+	require(c.KeepAlive >= 0, "keep-alive: %v is negative", c.KeepAlive)
 	require(c.FailoverAfter >= 0, "failover after: %v is negative", c.FailoverAfter)
 	require(c.MaxBody > 0 && c.MaxBody <= c.MaxBodiesInFlight, "body: want 0 < %d ≤ %d in flight", c.MaxBody, c.MaxBodiesInFlight)
 	require(c.MaxAnswer > 0, "answer: %d is not above 0", c.MaxAnswer)

@@ -55,7 +55,7 @@ func (c *call) finish() {
 	switch {
 	case left && c.status == 0:
 		c.status = statusClientLeft
-	case c.err != nil && c.status == 0:
+	case c.err != nil && !left:
 		c.refuse()
 	}
 	c.g.chain.finish(c, c.err)

@@ -36,6 +36,7 @@ type attempt struct {
 	ending   governance.Ending
 	sending  sending
 	body     sendBody
+	keeper   *keeper // nil: no keep-alives
 
 	// The life of the upstream's side. timer ends it when the upstream is silent; watchers end it when others do.
 	cancel   context.CancelCauseFunc
@@ -337,8 +338,13 @@ func (c *call) try(ctx context.Context, a *attempt, more bool) error {
 	a.body.text, a.body.size = body, len(body)
 	request.Body, _ = a.body.open()
 	request.GetBody = a.body.open
+	if c.keepsAlive() {
+		a.keeper = c.keepAlive(a)
+		defer a.keeper.stop()
+	}
 	began := time.Now()
-	response, err := c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request)
+	var response *http.Response
+	a.keeper.wait(func() { response, err = c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request) })
 	c.notOurs += time.Since(began)
 	a.ending.Written = a.sending.written()
 	if err != nil {
@@ -475,7 +481,9 @@ func isTimeout(err error) bool {
 // credential or account.
 func (c *call) refused(a *attempt, response *http.Response, plain io.Reader) error {
 	a.ending.Refused = true
-	body, err := io.ReadAll(io.LimitReader(plain, maxErrorBody))
+	var body []byte
+	var err error
+	a.keeper.wait(func() { body, err = io.ReadAll(io.LimitReader(plain, maxErrorBody)) })
 	if err != nil && errors.Is(context.Cause(a.ctx), errClientLeft) {
 		a.ending.ClientLeft = true
 		return errClientLeft

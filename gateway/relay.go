@@ -90,7 +90,9 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	if response.Uncompressed {
 		limit = min(limit, maxInflated)
 	}
-	body, err := io.ReadAll(io.LimitReader(plain, limit+1))
+	var body []byte
+	var err error
+	a.keeper.wait(func() { body, err = io.ReadAll(io.LimitReader(plain, limit+1)) })
 	c.notOurs += time.Since(began)
 	a.ending.FirstByte = len(body) > 0
 	switch {
@@ -98,6 +100,9 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 		return c.broken(a, err)
 	case int64(len(body)) > limit:
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, "The provider's answer is larger than this gateway accepts.")}
+	case c.status != 0:
+		// Keep-alives have promised a stream.
+		return &failure{cause: fault(governance.CodeUpstreamInvalid, "The provider did not answer with a stream.")}
 	case !json.Valid(body):
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
 	}
@@ -181,7 +186,9 @@ type stream struct {
 	sent    int    // events that carried data
 	ragged  bool   // the last event that was sent lacks its blank line
 	pending bool   // something was written and not flushed
-	said    bool   // the upstream has sent an error of its own
+	open    bool   // the client has its status
+	begun   bool   // an event of the upstream has come
+	said    bool   // the client has been told of an error, by the upstream or by us
 	head    []byte // data of the first event, where a usage frame may have to be made
 }
 
@@ -189,10 +196,13 @@ type stream struct {
 // account is settled. The meter and the observers look on. There is no goroutine and no queue: a client that reads slowly
 // slows the upstream down.
 func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader) error {
-	s := &stream{events: sse.NewReader(plain)}
+	s := &c.stream
+	s.events = sse.NewReader(plain)
 	waiting := time.Now()
 	for {
-		ev, err := s.events.Next()
+		var ev sse.Event
+		var err error
+		a.keeper.wait(func() { ev, err = s.events.Next() })
 		if err != nil {
 			if c.status == 0 {
 				c.notOurs += time.Since(waiting)
@@ -223,13 +233,13 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			data, err := c.g.chain.guardEvent(a.ctx, c, ev)
 			if err != nil {
 				a.ending.Blocked = true
-				return c.cutOff(a, s, asFailure(err).cause)
+				return c.cutOff(a, asFailure(err).cause)
 			}
 			if data != nil {
 				raw = event(ev.Name, data)
 			}
 		}
-		if c.status == 0 {
+		if !s.begun {
 			if err := c.beginStream(a, s); err != nil {
 				return err
 			}
@@ -270,12 +280,22 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 
 // beginStream commits to the answer: from here on no other target can give one, so the request's body is let go.
 func (c *call) beginStream(a *attempt, s *stream) error {
+	s.begun = true
+	c.streamHeaders(a)
+	c.letBodyGo(a)
+	return c.pass(a, s, s.ahead)
+}
+
+// streamHeaders sends the status of a stream, if it is still unsaid.
+func (c *call) streamHeaders(a *attempt) {
+	if c.stream.open {
+		return
+	}
+	c.stream.open = true
 	c.answerHeaders(a, contentStream)
 	c.w.Header().Set("Cache-Control", "no-cache")
 	c.w.Header().Set("X-Accel-Buffering", "no")
 	c.begin(http.StatusOK)
-	c.letBodyGo(a)
-	return c.pass(a, s, s.ahead)
 }
 
 // isLast reports whether an event is the dialect's terminal one: nothing that counts comes behind it.
@@ -335,7 +355,7 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 			a.ending.ClientLeft = a.left.Load()
 			c.settle(a, c.g.cfg.AnswerHold)
 		}
-		if c.status == 0 {
+		if !s.begun {
 			return c.noEvents(a)
 		}
 		if a.left.Load() {
@@ -343,7 +363,7 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 		}
 		return c.flushStream(a, s)
 	}
-	if c.status == 0 {
+	if !s.begun {
 		if clean || errors.Is(err, sse.ErrTruncated) && context.Cause(a.ctx) == nil {
 			return c.noEvents(a)
 		}
@@ -353,7 +373,7 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 	if errors.Is(failed, errClientLeft) {
 		return failed
 	}
-	return c.cutOff(a, s, asFailure(failed).cause)
+	return c.cutOff(a, asFailure(failed).cause)
 }
 
 // noEvents answers for a success that had no event in it.
@@ -384,31 +404,31 @@ func (c *call) broken(a *attempt, err error) error {
 	return f
 }
 
-// cutOff ends a stream that has begun with an error event in the route's dialect, and then the connection: a clean end
-// would make the answer look whole (F083).
-func (c *call) cutOff(a *attempt, s *stream, e *governance.Error) error {
-	if c.status == 0 {
-		return e
-	}
-	c.abort = true
+// cutOff ends an answer before its end. The client is told by refuse, after the account is settled.
+func (c *call) cutOff(a *attempt, e *governance.Error) error {
 	a.look(a.meter.Facts())
-	c.settle(a, c.g.cfg.AnswerHold)
-	if a.left.Load() {
-		return errClientLeft
-	}
+	return &failure{cause: e}
+}
+
+// refuseInStream tells the client of a failure by an event in the route's dialect, and then ends the connection: a clean end
+// would make the answer look whole (F083).
+func (c *call) refuseInStream(f *failure) {
+	c.abort = true
+	s := &c.stream
 	if !s.said {
-		raw := c.errorEvent(e, s.sent)
+		s.said = true
+		raw := c.errorEvent(f, s.sent)
 		if s.ragged {
 			raw = append([]byte("\n"), raw...)
 		}
-		if err := c.pass(a, s, raw); err != nil {
-			return err
+		if err := c.write(raw); err != nil {
+			c.log.Debug().Err(err).Msg("error event not sent")
+			return
 		}
 	}
-	if err := c.flushStream(a, s); err != nil {
-		return err
+	if err := c.flush(); err != nil {
+		c.log.Debug().Err(err).Msg("end of stream not sent")
 	}
-	return &failure{cause: e}
 }
 
 // chunk is the frame of a chat stream that carries usage and nothing else. Identity and model are those of its stream.
@@ -454,7 +474,11 @@ type responsesError struct {
 }
 
 // errorEvent writes an error as a stream's dialect does. sent is the number of events before it.
-func (c *call) errorEvent(e *governance.Error, sent int) []byte {
+func (c *call) errorEvent(f *failure, sent int) []byte {
+	e := f.cause
+	if f.body != nil {
+		return event(nil, f.body)
+	}
 	if c.route.dialect == providers.OpenAIResponses {
 		b, _ := json.Marshal(responsesError{"error", string(e.Code), e.Public, orNull(e.Param), sent}) // plain data
 		return event([]byte("error"), b)

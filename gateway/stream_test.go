@@ -327,24 +327,84 @@ func TestF211_OnlyPingsAreSilence(t *testing.T) {
 	}
 }
 
-func TestF018_F212_SilenceBeforeTheFirstByte(t *testing.T) {
+func TestF018_SilenceBeforeTheFirstByte(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {
-		s.config.Connect, s.config.FirstByte, s.config.FailoverAfter = 40*time.Millisecond, 80*time.Millisecond, 20*time.Millisecond
+		s.config.Connect, s.config.FirstByte = 40*time.Millisecond, 80*time.Millisecond
 		s.model("m", "hold")
-		s.model("slow", "first_byte_delay(40ms)")
-		s.model("second", "hold", "small")
 	})
 	a := b.stream()
 	require.Equal(t, http.StatusGatewayTimeout, a.StatusCode)
 	require.Equal(t, "upstream_timeout", a.failure(t).Code)
 	require.Equal(t, "false", a.Header.Get("X-Should-Retry"))
 	require.Equal(t, governance.UsageReservation, b.settled(1)[0].Source)
-	a = b.post("/v1/chat/completions", strings.Replace(streamBody, `"m"`, `"slow"`, 1))
-	require.Equal(t, http.StatusOK, a.StatusCode, "the only target gets all of the time: %s", a.text())
+}
+
+func TestF212_TheLastTargetGetsAllOfTheTime(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.config.FailoverAfter = 10 * time.Millisecond
+		s.model("m", "first_byte_delay(50ms)")
+		s.model("second", "hold", "first_byte_delay(50ms)")
+	})
+	a := b.stream()
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
 	a = b.post("/v1/chat/completions", strings.Replace(streamBody, `"m"`, `"second"`, 1))
 	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
 	require.Equal(t, "2", a.Header.Get("X-Tollgate-Attempts"))
+}
+
+func TestF097_KeepAlivesWhereSwitchedOn(t *testing.T) {
+	t.Parallel()
+	const empty = `"choices":[{"index":0,"delta":{},"finish_reason":null}]`
+	b := start(t, func(s *setup) {
+		s.config.KeepAlive = 5 * time.Millisecond
+		s.model("m", "hold")
+		s.model("refused", "hold,status(429)")
+		s.model("broken", "hold,reset_after(2)")
+	})
+	as := func(model string) string { return strings.Replace(streamBody, `"m"`, strconv.Quote(model), 1) }
+	o := b.open(as("m"))
+	require.Equal(t, http.StatusOK, o.StatusCode, "committed although the upstream has said nothing")
+	for range 3 {
+		require.Contains(t, o.event(t), empty)
+	}
+	b.mock.Release(0, 1)
+	rest, err := io.ReadAll(o.lines)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(string(rest), "data: [DONE]\n\n"))
+	require.Equal(t, governance.OutcomeComplete, b.settled(1)[0].Outcome)
+
+	o = b.open(as("refused"))
+	require.Contains(t, o.event(t), empty)
+	b.mock.Release(0, 1)
+	rest, err = io.ReadAll(o.lines)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Contains(t, string(rest), `data: {"error":`, "later errors are told within the stream")
+	require.NotContains(t, string(rest), "[DONE]")
+
+	o = b.open(as("broken"))
+	require.Contains(t, o.event(t), empty)
+	b.mock.Release(0, 1)
+	rest, err = io.ReadAll(o.lines)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Contains(t, string(rest), `"code":"upstream_aborted"`)
+
+	b.settled(3)
+	require.Zero(t, b.ledger.held())
+}
+
+func TestF097_WhatIsKnownEarlyKeepsItsStatus(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.config.KeepAlive = time.Minute
+		s.model("m", "status(429)")
+		s.model("ok", "small")
+	})
+	require.Equal(t, http.StatusTooManyRequests, b.stream().StatusCode)
+	require.Equal(t, http.StatusTooManyRequests, b.chat().StatusCode)
+	a := b.post("/v1/chat/completions", strings.Replace(streamBody, `"m"`, `"ok"`, 1))
+	require.NotContains(t, a.text(), `"delta":{},"finish_reason":null`)
 }
 
 func TestF098_F208_AClientThatStopsReadingIsDropped(t *testing.T) {
