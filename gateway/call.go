@@ -249,7 +249,7 @@ func (c *call) prepare() error {
 	if err = c.pickCatalog(); err != nil {
 		return err
 	}
-	if c.Resolved, err = c.g.chain.resolve(c.ctx(), c); err != nil {
+	if err = c.resolve(); err != nil {
 		return err
 	}
 	if c.Demand, err = governance.DemandOf(c.Route, c.Body); err != nil {
@@ -273,18 +273,39 @@ func (c *call) pickCatalog() error {
 	if c.Catalog.Version >= c.Principal.ConfigVersion {
 		return nil
 	}
+	return c.waitForCatalog(func(ctx context.Context) error { return c.g.catalogs.Refresh(ctx, c.Principal.ConfigVersion) })
+}
+
+// waitForCatalog takes the picture that is current after a wait, which is bounded.
+func (c *call) waitForCatalog(wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(c.ctx(), c.g.cfg.CatalogWait)
 	defer cancel()
-	if err := c.g.catalogs.Refresh(ctx, c.Principal.ConfigVersion); err != nil {
+	if err := wait(ctx); err != nil {
 		if c.gone() {
 			return errClientLeft
 		}
 		return orUnavailable(errors.Join(governance.ErrStale, err))
 	}
+	var err error
 	if c.Catalog, err = c.g.catalogs.Current(); err != nil {
 		return orUnavailable(err)
 	}
 	return nil
+}
+
+// resolve finds where the call may go. A model that the picture lacks may be newer than the picture, so it is unknown only
+// once the picture has been confirmed.
+func (c *call) resolve() error {
+	var err error
+	c.Resolved, err = c.g.chain.resolve(c.ctx(), c)
+	if err == nil || governance.CodeOf(err) != governance.CodeModelNotFound {
+		return err
+	}
+	if err := c.waitForCatalog(c.g.catalogs.Confirm); err != nil {
+		return err
+	}
+	c.Resolved, err = c.g.chain.resolve(c.ctx(), c)
+	return err
 }
 
 // write sends bytes of the answer, under a deadline that moves on with each piece: a client that stops reading is dropped,

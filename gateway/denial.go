@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -67,7 +68,7 @@ func denied(d *governance.Denial, c *plugins.Call, now time.Time) *failure {
 			e.RetryAfter = longestWait + time.Second
 		}
 	case governance.CodeBudgetHeld:
-		e.RetryAfter = min(max(r.RetryAfter, time.Second), 5*time.Second)
+		e.RetryAfter = min(max(r.RetryAfter, time.Second+rand.N(4*time.Second)), 5*time.Second) //nolint:gosec // jitter, no secret
 	case governance.CodeReservationTooLarge:
 		details.MaxAffordableTokens = affordable(r, c)
 	}

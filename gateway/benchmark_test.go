@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -17,8 +18,6 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
-
-	"time"
 )
 
 const benchFrame = `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}` + "\n\n"
