@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tollgate-gateway/tollgate/governance"
 )
 
-// checkTimeout bounds one check, so that a forgotten one does not keep an old snapshot alive.
-const checkTimeout = 5 * time.Minute
+// leisureTimeout bounds one statement that reads much, so that a forgotten one does not keep an old snapshot alive.
+const leisureTimeout = 5 * time.Minute
 
 // checks are the invariants that need no oracle, in the order in which they are reported. Each reads one view.
 var checks = []struct{ id, name, statement string }{
@@ -34,7 +35,7 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 	report := governance.CheckReport{Checks: make([]governance.CheckResult, 0, len(checks))}
 	for _, c := range checks {
 		result := governance.CheckResult{ID: c.id, Name: c.name}
-		err := s.checking(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		err := atLeisure(ctx, s.pool, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx) error {
 			type sample struct {
 				Violations int64  `db:"violations"`
 				Sample     string `db:"sample"`
@@ -51,7 +52,7 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 		}
 		report.Checks = append(report.Checks, result)
 	}
-	err := s.checking(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := atLeisure(ctx, s.pool, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx) (err error) {
 		report.Rows, err = scalar[int64](ctx, tx, "check_rows", nil)
 		return err
 	})
@@ -62,17 +63,18 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 	return report, nil
 }
 
-// checking runs do in a transaction that reads and may take longer than a request.
-func (s *Spend) checking(ctx context.Context, do func(context.Context, pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout+acquireTimeout)
+// atLeisure runs do in a transaction whose statements may take longer than those of requests, whatever the role's settings.
+func atLeisure(ctx context.Context, pool *pgxpool.Pool, mode pgx.TxAccessMode, do func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, leisureTimeout+acquireTimeout)
 	defer cancel()
-	conn, err := acquire(ctx, s.pool)
+	conn, err := acquire(ctx, pool)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := exec(ctx, tx, "check_timeout", args{"timeout": fmt.Sprintf("%dms", checkTimeout.Milliseconds())}); err != nil {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: mode}, func(tx pgx.Tx) error {
+		timeout := fmt.Sprintf("%dms", leisureTimeout.Milliseconds())
+		if _, err := exec(ctx, tx, "leisure", args{"timeout": timeout}); err != nil {
 			return err
 		}
 		return do(ctx, tx)

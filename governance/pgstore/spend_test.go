@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tollgate-gateway/tollgate/governance"
@@ -87,6 +89,36 @@ func TestF161_RowsAreCappedWhateverIsAskedFor(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(rows), 250)
 		require.NotEmpty(t, next)
+	}
+}
+
+// counter counts the statements of a pool.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// F163: a page costs the same few statements, however many rows it has.
+func TestF163_APageIsNoStatementPerRow(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	b.fillRows(400)
+	var statements counter
+	config := b.pool.Config()
+	config.ConnConfig.Tracer = &statements
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	for _, size := range []int{1, 250} {
+		statements.n.Store(0)
+		rows, _, err := NewSpend(pool).Rows(t.Context(), governance.SpendFilter{}, governance.Page{Limit: size})
+		require.NoError(t, err)
+		require.Len(t, rows, size)
+		require.LessOrEqual(t, statements.n.Load(), int64(4))
 	}
 }
 

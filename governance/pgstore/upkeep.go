@@ -71,10 +71,10 @@ func (u *Upkeep) OpenWindows(ctx context.Context) error {
 // MeasureOutputs renews the p99 of each target's output and the p95 of its speed from its newest complete answers. Targets
 // without any keep what they have. Run it hourly.
 func (u *Upkeep) MeasureOutputs(ctx context.Context) error {
-	_, err := read(ctx, u.pool, func(ctx context.Context, q querier) (int64, error) {
-		return exec(ctx, q, "upkeep_outputs", args{"count": statisticsRows})
+	return atLeisure(ctx, u.pool, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := exec(ctx, tx, "upkeep_outputs", args{"count": statisticsRows})
+		return err
 	})
-	return err
 }
 
 // ResolveProvisional resolves by policy what people have left provisional for a day, each row in a transaction of its own.

@@ -102,7 +102,7 @@ func (r *Runner) Counts() map[string]Counts {
 
 func (r *Runner) loop(ctx context.Context, t *counted) {
 	// The first turn is jittered too, so that a fleet that starts together does not knock together.
-	for wait := jitter(min(t.Every, retryMax)); ; wait = r.turn(ctx, t) {
+	for wait := jitter(min(t.Every, retryMax)); ctx.Err() == nil; wait = r.turn(ctx, t) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():

@@ -1,6 +1,6 @@
 -- The invariants of the ledger: how many rows break each, and ten of them as text for people.
 
--- name: check_timeout
+-- name: leisure
 -- For this transaction only. Sorting a long history needs more memory than a request may take, and compiling its many short
 -- expressions costs more than it saves.
 SELECT set_config('statement_timeout', @timeout::text, true), set_config('work_mem', '64MB', true), set_config('jit', 'off', true);
