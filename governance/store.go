@@ -120,6 +120,8 @@ type Catalogs interface {
 	Current() (*Catalog, error)
 	// Refresh waits until the picture is at least as new as version, or ctx ends.
 	Refresh(ctx context.Context, version int64) error
+	// Confirm waits until the picture is known to be no older than this call, or ctx ends: what it lacks then does not exist.
+	Confirm(ctx context.Context) error
 }
 
 // IdempotencyStore remembers requests that carried an Idempotency-Key, per key, for 24 h.

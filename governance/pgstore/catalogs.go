@@ -123,6 +123,26 @@ func (c *Catalogs) Refresh(ctx context.Context, version int64) error {
 	}
 }
 
+// Confirm waits until the picture is known to be no older than this call, so that what it lacks does not exist. All who wait
+// at once share one look at the database.
+func (c *Catalogs) Confirm(ctx context.Context) error {
+	asked := time.Now()
+	for {
+		c.mu.Lock()
+		changed := c.changed
+		c.mu.Unlock()
+		if s := c.state.Load(); s != nil && s.confirmed.After(asked) {
+			return nil
+		}
+		c.nudge()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("confirm configuration: %w", context.Cause(ctx))
+		}
+	}
+}
+
 // nudge makes Run look at once.
 func (c *Catalogs) nudge() {
 	select {
@@ -178,10 +198,20 @@ func (c *Catalogs) look(ctx context.Context) error {
 	if s != nil && s.catalog.Version == is.Version && is.Now.Before(s.due) {
 		confirmed := *s
 		confirmed.confirmed = at
-		c.state.Store(&confirmed)
+		c.enforce(&confirmed)
 		return nil
 	}
 	return c.load(ctx)
+}
+
+// enforce puts a state in force, wakes who waits for one, and returns who asked to be told of changes.
+func (c *Catalogs) enforce(s *catalogState) []func(kind string, num int64) {
+	c.state.Store(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+	return slices.Clone(c.listeners)
 }
 
 type versionRow struct {
@@ -223,12 +253,7 @@ func (c *Catalogs) load(ctx context.Context) error {
 		return fmt.Errorf("load configuration: %w", err)
 	}
 	next.confirmed = at
-	c.state.Store(next)
-	c.mu.Lock()
-	close(c.changed)
-	c.changed = make(chan struct{})
-	listeners := slices.Clone(c.listeners)
-	c.mu.Unlock()
+	listeners := c.enforce(next)
 	for _, change := range changes {
 		for _, tell := range listeners {
 			tell(change.Kind, change.Num)

@@ -350,3 +350,25 @@ func TestCatalogs_TellOfEverythingWhenTheListIsTooShort(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, changes(1, 20001), len(changeKinds), "old entries are gone")
 }
+
+func TestF173_ConfirmSeesWhatWasThereBefore(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	replica := f.replica(t, CatalogOptions{Poll: time.Hour})
+	for i := range 5 {
+		name := "model " + string(rune('a'+i))
+		p, err := f.Providers.Create(t.Context(), admin, governance.Provider{Name: name, Kind: "openai", BaseURL: "https://example.com/v1"})
+		require.NoError(t, err)
+		_, err = f.Models.Create(t.Context(), admin, governance.Model{Name: name, Targets: []governance.ModelTarget{
+			{Provider: governance.Ref{ID: p.ID}, Upstream: name, Weight: 1},
+		}})
+		require.NoError(t, err)
+		require.NoError(t, replica.Confirm(t.Context()))
+		c, err := replica.Current()
+		require.NoError(t, err)
+		require.NotNil(t, c.Model(0, name))
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, replica.Confirm(over), context.Canceled)
+}

@@ -162,6 +162,9 @@ func (c *Catalogs) Current() (*governance.Catalog, error) {
 // Refresh implements governance.Catalogs.
 func (c *Catalogs) Refresh(context.Context, int64) error { return nil }
 
+// Confirm implements governance.Catalogs: the picture is always the newest.
+func (c *Catalogs) Confirm(context.Context) error { return nil }
+
 // Spend is the part of a governance.SpendStore that plugins write to; every other method of it panics. Fail, where it is
 // set, answers in its place.
 type Spend struct {
