@@ -17,8 +17,6 @@ const (
 	maxModelName = 300
 	maxReason    = 1000
 	maxPatterns  = 200
-	maxTargets   = 50
-	maxFirst     = 20 // limits that a team or key may be created with
 )
 
 // decimal is an amount as clients write it: never a float.

@@ -177,7 +177,7 @@ func perOf(t time.Duration) string {
 }
 
 func (b limitBody) row() (governance.Limit, error) {
-	l, err := b.LimitRule.limit("")
+	l, err := b.limit("")
 	if err != nil {
 		return l, err
 	}

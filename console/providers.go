@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -88,7 +88,7 @@ func (u upstreams) checkURL(text string) error {
 		return invalidField(field, "must be a plain path in printable ASCII")
 	}
 	if port := base.Port(); port != "" {
-		if _, err := net.LookupPort("tcp", port); err != nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return invalidField(field, "has a port that does not exist")
 		}
 	}

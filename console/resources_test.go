@@ -51,7 +51,7 @@ func TestList_PagesAreKeysets(t *testing.T) {
 	}
 	var names []any
 	path := "/organizations?limit=2"
-	for pages := 0; pages < 5; pages++ {
+	for range 5 {
 		page := e.must(http.MethodGet, path, nil)
 		items, ok := page["items"].([]any)
 		require.True(t, ok)

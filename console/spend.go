@@ -77,7 +77,7 @@ func viewQuantities(q governance.Quantities) map[string]int64 {
 	m := make(map[string]int64)
 	for u, n := range q {
 		if n != 0 {
-			m[governance.Unit(u).String()] = n //nolint:gosec // an index of the array
+			m[governance.Unit(u).String()] = n
 		}
 	}
 	return m

@@ -22,7 +22,7 @@ func (u Unit) String() string {
 func ParseUnit(name string) (Unit, bool) {
 	for u, n := range unitNames() {
 		if n == name {
-			return Unit(u), true //nolint:gosec // an index below UnitCount
+			return Unit(u), true
 		}
 	}
 	return 0, false

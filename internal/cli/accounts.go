@@ -141,8 +141,14 @@ func (c *spendCommand) Run(ctx context.Context, k *kong.Context) error {
 	}
 	if c.Rows {
 		return resource{path: "spend", columns: []column{
-			{"SETTLED", "settled_at"}, {"REQUEST", "request_id"}, {"KIND", "kind"}, {"OUTCOME", "outcome"}, {"TEAM", "team.name"}, {"KEY", "key.name"},
-			{"MODEL", "model"}, {"USD", "cost_usd"},
+			{"SETTLED", "settled_at"},
+			{"REQUEST", "request_id"},
+			{"KIND", "kind"},
+			{"OUTCOME", "outcome"},
+			{"TEAM", "team.name"},
+			{"KEY", "key.name"},
+			{"MODEL", "model"},
+			{"USD", "cost_usd"},
 		}}.list(ctx, k, &c.client, query, c.Max)
 	}
 	query.Set("group_by", strings.Join(c.GroupBy, ","))

@@ -216,8 +216,11 @@ func TestApply_MakesItSoAndThenChangesNothing(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &plan))
 	require.ElementsMatch(t, []struct{ Action, Kind, Name string }{
-		{"change", "team", "acme/research"}, {"change", "limit", "acme/research/rate requests per 1m"},
-		{"create", "key", "acme/other"}, {"delete", "key", "acme/own"}, {"change", "price", "openai/gpt-4o"},
+		{"change", "team", "acme/research"},
+		{"change", "limit", "acme/research/rate requests per 1m"},
+		{"create", "key", "acme/other"},
+		{"delete", "key", "acme/own"},
+		{"change", "price", "openai/gpt-4o"},
 	}, plan.Changes)
 	kept := c.ok("apply", "-f", changed)
 	require.Contains(t, kept, "amount: 600 → 900")

@@ -85,8 +85,6 @@ func (c *client) send(ctx context.Context, method, path string, body any) (json.
 }
 
 func (c *client) call(ctx context.Context, method, path string, body any, patience time.Duration) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	base, err := url.Parse(c.URL)
 	if err != nil || base.Host == "" {
 		return nil, fmt.Errorf("%q is not the URL of an admin API\nHint: set TOLLGATE_ADMIN_URL or --url, such as http://127.0.0.1:8081", c.URL)
@@ -107,7 +105,7 @@ func (c *client) call(ctx context.Context, method, path string, body any, patien
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := (&http.Client{Timeout: patience}).Do(request)
 	if err != nil {
 		return nil, unreachable(c.URL, err)
 	}
@@ -127,7 +125,7 @@ func (c *client) call(ctx context.Context, method, path string, body any, patien
 }
 
 func unreachable(where string, err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return fmt.Errorf("%s did not answer in time", where)
 	}
 	if _, ok := errors.AsType[*net.OpError](err); ok {

@@ -72,9 +72,19 @@ func (c *keysLimits) Run(ctx context.Context, k *kong.Context) error {
 		}
 	}
 	return c.printer(k.Stdout).list(page.Items, []column{
-		{"LIMIT", "id"}, {"OF", "whose"}, {"KIND", "kind"}, {"METRIC", "metric"}, {"AMOUNT", "amount"}, {"PER", "period"},
-		{"SPENT", "state.spent"}, {"HELD", "state.held"}, {"DEBT", "state.debt"}, {"REMAINING", "state.remaining"},
-		{"RESETS", "state.resets_at"}, {"MODE", "mode"}, {"TIGHTEST", "tightest"},
+		{"LIMIT", "id"},
+		{"OF", "whose"},
+		{"KIND", "kind"},
+		{"METRIC", "metric"},
+		{"AMOUNT", "amount"},
+		{"PER", "period"},
+		{"SPENT", "state.spent"},
+		{"HELD", "state.held"},
+		{"DEBT", "state.debt"},
+		{"REMAINING", "state.remaining"},
+		{"RESETS", "state.resets_at"},
+		{"MODE", "mode"},
+		{"TIGHTEST", "tightest"},
 	})
 }
 

@@ -91,8 +91,17 @@ func (c *limitsState) Run(ctx context.Context, k *kong.Context) error {
 	}
 	p := c.printer(k.Stdout)
 	err = p.one(o, []column{
-		{"LIMIT", "id"}, {"AMOUNT", "amount"}, {"SPENT", "spent"}, {"HELD", "held"}, {"DEBT", "debt"}, {"REMAINING", "remaining"},
-		{"RESETS", "resets_at"}, {"AS OF", "as_of"}, {"ENFORCEMENT", "enforcement"}, {"MAY EXCEED BY", "bound"}, {"MODE", "mode"},
+		{"LIMIT", "id"},
+		{"AMOUNT", "amount"},
+		{"SPENT", "spent"},
+		{"HELD", "held"},
+		{"DEBT", "debt"},
+		{"REMAINING", "remaining"},
+		{"RESETS", "resets_at"},
+		{"AS OF", "as_of"},
+		{"ENFORCEMENT", "enforcement"},
+		{"MAY EXCEED BY", "bound"},
+		{"MODE", "mode"},
 	})
 	members, _ := o["members"].([]any)
 	if err != nil || c.Output != "table" || len(members) == 0 {
@@ -161,13 +170,13 @@ func (limitsCreate) Help() string {
 
 func (c *limitsCreate) Run(ctx context.Context, k *kong.Context) error {
 	body := c.body()
-	kind, id, err := c.client.scope(ctx, c.Scope)
+	kind, id, err := c.scope(ctx, c.Scope)
 	if err != nil {
 		return err
 	}
 	scope := object{"type": kind, "id": id}
 	if c.Within != "" {
-		kind, id, err := c.client.scope(ctx, c.Within)
+		kind, id, err := c.scope(ctx, c.Within)
 		if err != nil {
 			return err
 		}

@@ -37,8 +37,17 @@ func run(tb testing.TB, args ...string) (out, errs string, err error) {
 func TestHelpTeaches(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"orgs", "create"}, {"teams", "create"}, {"keys", "create"}, {"keys", "rotate"}, {"providers", "create"}, {"models", "create"},
-		{"limits", "create"}, {"prices", "add"}, {"apply"}, {"spend"}, {"completion"},
+		{"orgs", "create"},
+		{"teams", "create"},
+		{"keys", "create"},
+		{"keys", "rotate"},
+		{"providers", "create"},
+		{"models", "create"},
+		{"limits", "create"},
+		{"prices", "add"},
+		{"apply"},
+		{"spend"},
+		{"completion"},
 	} {
 		out, _, err := run(t, append(args, "--help")...)
 		require.NoError(t, err)

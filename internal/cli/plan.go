@@ -415,7 +415,7 @@ func (p *planner) platformLimit(ctx context.Context, l docLimit) error {
 // home returns the organization that a provider or model belongs to. Nil: the platform.
 func (p *planner) home(name string) (*string, error) {
 	if name == "" {
-		return nil, nil //nolint:nilnil // nil is the platform
+		return nil, nil
 	}
 	if id := p.orgs[name]; id != nil {
 		return id, nil

@@ -19,8 +19,13 @@ type resource struct {
 
 func organizations() resource {
 	return resource{"organizations", "org", []column{
-		{"ID", "id"}, {"NAME", "name"}, {"BLOCKED", "blocked"}, {"BUDGET STATUS", "budget_status"},
-		{"REQUIRES BUDGET", "require_budget"}, {"REQUIRES", "require"}, {"CREATED", "created_at"},
+		{"ID", "id"},
+		{"NAME", "name"},
+		{"BLOCKED", "blocked"},
+		{"BUDGET STATUS", "budget_status"},
+		{"REQUIRES BUDGET", "require_budget"},
+		{"REQUIRES", "require"},
+		{"CREATED", "created_at"},
 	}}
 }
 
@@ -32,8 +37,14 @@ func teams() resource {
 
 func keys() resource {
 	return resource{"keys", "key", []column{
-		{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"ORGANIZATION", "organization_name"}, {"TEAM", "team_name"},
-		{"KEY", "hint"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"},
+		{"ID", "id"},
+		{"NAME", "name"},
+		{"STATUS", "status"},
+		{"ORGANIZATION", "organization_name"},
+		{"TEAM", "team_name"},
+		{"KEY", "hint"},
+		{"EXPIRES", "expires_at"},
+		{"LAST USED", "last_used_at"},
 	}}
 }
 
@@ -57,8 +68,15 @@ func models() resource {
 
 func limits() resource {
 	return resource{"limits", "lim", []column{
-		{"ID", "id"}, {"SCOPE", "counts"}, {"KIND", "kind"}, {"METRIC", "metric"}, {"AMOUNT", "amount"}, {"PER", "period"},
-		{"ENFORCEMENT", "enforcement"}, {"MODE", "mode"}, {"EXPIRES", "expires_at"},
+		{"ID", "id"},
+		{"SCOPE", "counts"},
+		{"KIND", "kind"},
+		{"METRIC", "metric"},
+		{"AMOUNT", "amount"},
+		{"PER", "period"},
+		{"ENFORCEMENT", "enforcement"},
+		{"MODE", "mode"},
+		{"EXPIRES", "expires_at"},
 	}}
 }
 
