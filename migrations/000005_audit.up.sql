@@ -324,7 +324,7 @@ SELECT limit_id, subject, settled_at, 0, 0, reserved - actual FROM legs WHERE ac
 
 -- The numbers of buckets, in units × ticks.
 CREATE VIEW audit.buckets AS
-SELECT l.id, l.amount::numeric AS amount, l.mode, l.created_at, l.updated_at,
+SELECT l.id, l.amount::numeric AS amount, l.mode, l.version, l.created_at, l.updated_at,
     ledger.ticks(l.metric, l.per_seconds)::numeric AS ticks, l.burst * ledger.ticks(l.metric, l.per_seconds)::numeric AS capacity,
     ledger.ticks(l.metric, l.per_seconds) / l.per_seconds AS ticks_per_second
 FROM tollgate.limits AS l
@@ -340,7 +340,8 @@ WITH ticked AS (
     SELECT e.limit_id, e.subject, e.at, e.step, (e.taken - e.back) * b.ticks AS taken, b.capacity,
         b.amount * floor(extract(epoch FROM e.at) * b.ticks_per_second) AS gained
     FROM audit.bucket_events AS e
-    JOIN audit.buckets AS b ON b.id = e.limit_id AND b.mode = 'enforce' AND e.at > b.updated_at + interval '10 seconds'
+    JOIN audit.buckets AS b ON b.id = e.limit_id AND b.mode = 'enforce'
+        AND (b.version = 1 OR e.at > b.updated_at + interval '10 seconds')
     WHERE e.back >= 0
 ), summed AS (
     SELECT t.*, sum(t.taken) OVER w AS total
@@ -373,7 +374,7 @@ CREATE AGGREGATE audit.bucket_replay(numeric, numeric, numeric, numeric, numeric
 -- whole history is known: younger than the day for which released attempts are kept, and of limits that never changed.
 CREATE VIEW audit.i12_bucket_level AS
 WITH young AS (
-    SELECT * FROM audit.buckets WHERE updated_at = created_at AND created_at > now() - interval '1 day'
+    SELECT * FROM audit.buckets WHERE version = 1 AND created_at > now() - interval '1 day'
 ), batches AS (
     SELECT e.limit_id, e.subject, e.at, sum(e.back) AS back, sum(e.taken) AS taken
     FROM audit.bucket_events AS e
@@ -403,7 +404,7 @@ WITH windows AS (
     FROM ledger.meters AS m
     JOIN tollgate.limits AS l ON l.id = m.limit_id
     WHERE l.kind = 'budget' AND l.amount IS NOT NULL AND l.mode = 'enforce' AND l.enforcement = 'exact'
-      AND (m.window_start > l.updated_at OR l.updated_at = l.created_at)
+      AND (m.window_start > l.updated_at OR l.version = 1)
       AND m.spent + m.held > l.amount
 ), overshot AS (
     SELECT w.limit_id, w.subject, w.window_start, sum(greatest(0, g.actual - g.reserved)) AS over

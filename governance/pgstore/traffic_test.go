@@ -29,7 +29,7 @@ func TestCheck_FindsNothingInWhatTheLedgerWrites(t *testing.T) {
 		b.limit("kind, metric, amount, window_type, window_period, mode", "'budget', 'output_tokens', 5000, 'calendar', 'day', 'log'"),
 		b.limit("kind, metric, amount", "'concurrency', 'requests', 20"),
 	}
-	b.exec("UPDATE tollgate.limits SET created_at = now(), updated_at = now()") // so that buckets have their whole history
+	b.exec("UPDATE tollgate.limits SET created_at = now()") // so that buckets have their whole history
 	l := ledger.New(ledger.Options{Pool: b.pool, Node: "test"})
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -57,6 +57,9 @@ func TestCheck_FindsNothingInWhatTheLedgerWrites(t *testing.T) {
 	level := b.violatedBy("UPDATE ledger.meters SET level = level - 1 WHERE limit_id = $1", limits[0].Num)
 	require.Equal(t, []string{"I12"}, level, "a level that history does not explain")
 	b.exec("UPDATE ledger.meters SET level = level + 1 WHERE limit_id = $1", limits[0].Num)
+	tight := b.violatedBy("UPDATE tollgate.limits SET burst = burst / 10, amount = 1 WHERE id = $1", limits[0].Num)
+	require.Equal(t, []string{"I11", "I12"}, tight, "more than such a bucket could have admitted")
+	b.exec("UPDATE tollgate.limits SET burst = burst * 10, amount = 50000 WHERE id = $1", limits[0].Num)
 
 	var open, rows int
 	b.scan("SELECT count(*) FROM ledger.reservations WHERE state = 'open'", &open)
