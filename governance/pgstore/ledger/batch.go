@@ -324,6 +324,7 @@ const (
 	stateDeadlock  = "40P01"
 	stateSerialize = "40001"
 	stateReadOnly  = "25006"
+	stateShutdown  = "57P" // class of the server's going or being away
 )
 
 const maxRepeats = 8
@@ -465,6 +466,15 @@ func unavailable(err error) bool {
 	return false
 }
 
+// wasCut reports whether a connection ended, rather than that nothing came over it.
+func wasCut(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code[:3] == stateShutdown
+	}
+	return !errors.Is(err, context.DeadlineExceeded)
+}
+
 // explain turns the database's answers for the admissions into reservations and denials, by walking through them as it
 // did, with the same arithmetic.
 func (b *batch) explain(d *decision) (mismatch bool, err error) {
@@ -520,7 +530,8 @@ func (b *batch) explain(d *decision) (mismatch bool, err error) {
 			denial := &governance.Denial{ConfigVersion: d.configVersion}
 			for i, w := range a.wants {
 				k := b.index[w.key]
-				if m := &meters[k]; !w.carried && !m.Log && !m.Room(w.amount) {
+				// After a conflict what is carried may have been given back before, so the database asked for room.
+				if m := &meters[k]; w.amount > 0 && (!w.carried || b.carefully) && !m.Log && !m.Room(w.amount) {
 					denial.Refusals = append(denial.Refusals, refusal(m, &a.request.Holds[i], d.at, windowEnds[k]))
 				}
 			}

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
+	"github.com/tollgate-gateway/tollgate/internal/ids"
 )
 
 // BenchmarkPairs measures admissions with their settlements through four ledgers on four meters that all of them want.
@@ -51,7 +53,12 @@ func BenchmarkPairs(b *testing.B) {
 				group.Go(func() {
 					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 						r := request(l, holds(1+n%c.subjects, limits...)...)
-						if _, err := l.Reserve(b.Context(), r); err != nil {
+						_, err := l.Reserve(b.Context(), r)
+						for errors.Is(err, governance.ErrOverloaded) { // a machine that others share
+							r.ID = ids.New(l.Clock())
+							_, err = l.Reserve(b.Context(), r)
+						}
+						if err != nil {
 							b.Error(err)
 							return
 						}
@@ -68,4 +75,49 @@ func BenchmarkPairs(b *testing.B) {
 		})
 	}
 	require.Zero(b, db.count(b, "SELECT count(*) FROM ledger.reservations"))
+}
+
+// BenchmarkLone measures one admission at a time, beside an empty durable transaction on the same server.
+func BenchmarkLone(b *testing.B) {
+	db := newDatabase(b)
+	l := start(b, ledger.Options{Pool: db.Pool})
+	bucket := db.limit(b, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests, Amount: 1_000_000_000})
+	purse := db.limit(b, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost, Amount: 1_000_000_000_000})
+	b.Run("reserve", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := l.Reserve(b.Context(), request(l, hold(bucket, 1, 1), hold(purse, 1, 1))); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("empty", func(b *testing.B) {
+		for b.Loop() {
+			db.exec(b, "SELECT pg_logical_emit_message(true, 'x', '')")
+		}
+	})
+}
+
+// BenchmarkRefusals measures refusals of a flood.
+func BenchmarkRefusals(b *testing.B) {
+	db := newDatabase(b)
+	l := start(b, ledger.Options{Pool: db.Pool})
+	limits := []*governance.Limit{
+		db.limit(b, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests, Amount: 1_000_000_000}),
+		db.limit(b, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost, Amount: 0}),
+	}
+	var group sync.WaitGroup
+	var next atomic.Int64
+	b.ResetTimer()
+	for range 512 {
+		group.Go(func() {
+			for next.Add(1) <= int64(b.N) {
+				_, err := l.Reserve(b.Context(), request(l, hold(limits[0], 1, 1), hold(limits[1], 1, 1)))
+				if err == nil {
+					b.Error("admitted")
+				}
+			}
+		})
+	}
+	group.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "refusals/s")
 }

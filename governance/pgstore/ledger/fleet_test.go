@@ -154,6 +154,23 @@ func TestRegister_ComesBackAfterRemoval(t *testing.T) {
 	require.Equal(t, int64(1), db.count(t, "SELECT count(*) FROM ledger.processes WHERE node = 'n' AND version = 'v' AND lease_seconds = 2"))
 }
 
+func TestRegister_OnAnotherServerBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	epoch := func(l *ledger.Ledger) int64 {
+		r := request(l)
+		_, err := l.Reserve(t.Context(), r)
+		require.NoError(t, err)
+		require.NoError(t, l.Settle(t.Context(), used(r.ID, 1, 0, 0)))
+		return db.count(t, "SELECT epoch FROM ledger.rows WHERE attempt_id = $1", r.ID)
+	}
+	require.Equal(t, int64(1), epoch(start(t, ledger.Options{Pool: db.Pool})))
+	db.exec(t, "UPDATE ledger.state SET system_identifier = 1") // as after a dump and restore
+	second := start(t, ledger.Options{Pool: db.Pool})
+	require.Equal(t, int64(2), epoch(second))
+	require.Equal(t, int64(2), epoch(second))
+}
+
 func TestClockSetBack_ResetsTheInstant(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -24,7 +24,7 @@ const (
 	maxQueue       = 4 * maxBatch
 	maxQueueWait   = 250 * time.Millisecond
 	maxLockWait    = 2 * time.Second
-	operationWait  = 9 * time.Second
+	operationWait  = 8500 * time.Millisecond // so that the answer itself is out within 9 s
 	acquireWait    = 3 * time.Second
 	statementWait  = 3 * time.Second
 	batchWait      = 8 * time.Second // with its repeats; below operationWait

@@ -31,7 +31,9 @@ func (l *Ledger) registered(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireWait)
 	defer cancel()
 	var process int64
-	err := l.pool.QueryRow(ctx, registerSQL, pgx.QueryExecModeExec, l.node, l.boot, l.version, int32(l.lease/time.Second)).Scan(&process)
+	err := l.pool.QueryRow(ctx, registerSQL, pgx.QueryExecModeExec, pgx.StrictNamedArgs{
+		"node": l.node, "boot": l.boot, "version": l.version, "lease_seconds": int32(l.lease / time.Second),
+	}).Scan(&process)
 	if err != nil {
 		return 0, fmt.Errorf("register process: %w", err)
 	}
@@ -66,7 +68,7 @@ func (l *Ledger) beat(ctx context.Context) error {
 	defer cancel()
 	var at time.Time
 	var configVersion int64
-	err = l.pool.QueryRow(ctx, beatSQL, pgx.QueryExecModeExec, process).Scan(&at, &configVersion)
+	err = l.pool.QueryRow(ctx, beatSQL, pgx.QueryExecModeExec, pgx.StrictNamedArgs{"process": process}).Scan(&at, &configVersion)
 	if errors.Is(err, pgx.ErrNoRows) {
 		l.process.Store(0)
 		_, err = l.registered(ctx)
@@ -93,7 +95,7 @@ func (l *Ledger) deregister(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireWait)
 	defer cancel()
-	if _, err := l.pool.Exec(ctx, stopSQL, pgx.QueryExecModeExec, process); err != nil && l.observer.Failure != nil {
+	if _, err := l.pool.Exec(ctx, stopSQL, pgx.QueryExecModeExec, pgx.StrictNamedArgs{"process": process}); err != nil && l.observer.Failure != nil {
 		l.observer.Failure(fmt.Errorf("give up lease: %w", err))
 	}
 }
@@ -110,7 +112,9 @@ func (l *Ledger) Expire(ctx context.Context, limit int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationWait)
 	defer cancel()
 	var closed int
-	err := l.pool.QueryRow(ctx, expireSQL, pgx.QueryExecModeExec, int32(min(limit, maxBatch)), int32(l.grace/time.Second)).Scan(&closed) //nolint:gosec // both are small
+	err := l.pool.QueryRow(ctx, expireSQL, pgx.QueryExecModeExec, pgx.StrictNamedArgs{
+		"count": int32(min(limit, maxBatch)), "grace_seconds": int32(l.grace / time.Second), //nolint:gosec // both are small
+	}).Scan(&closed)
 	if err != nil {
 		return 0, storeError("expire reservations", err)
 	}

@@ -1,2 +1,2 @@
 -- Registers this process, or finds its registration again, and returns its number.
-SELECT ledger.register($1::text, $2::uuid, $3::text, $4::int)
+SELECT ledger.register(@node::text, @boot::uuid, @version::text, @lease_seconds::int)

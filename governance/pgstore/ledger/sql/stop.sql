@@ -1,2 +1,2 @@
 -- Ends this process's lease.
-SELECT ledger.stop($1::bigint)
+SELECT ledger.stop(@process::bigint)
