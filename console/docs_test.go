@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
 )
 
 // The examples of the documentation work as they stand.
@@ -108,4 +110,27 @@ func split(line string, variables map[string]string) []string {
 		words = append(words, word.String())
 	}
 	return words
+}
+
+// Every code of a problem is explained, and no other.
+func TestDocs_EveryProblemIsExplained(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/api/admin.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(page), "## Codes of problems")
+	require.True(t, found)
+	explained := make(map[string]bool)
+	for _, row := range regexp.MustCompile("(?m)^\\| `.*? \\|").FindAllString(table, -1) {
+		for _, code := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row, -1) {
+			explained[code[1]] = true
+		}
+	}
+	used := map[string]bool{
+		codeUnauthorized: true, codeForbidden: true, codeTooManyFailures: true, codeExists: true, codeConflict: true,
+		codePreconditionFailed: true, codeUnsupportedMedia: true, codeRequestTimeout: true,
+		string(governance.CodeInvalidRequest): true, string(governance.CodeNotFound): true, string(governance.CodeMethodNotAllowed): true,
+		string(governance.CodePayloadTooLarge): true, string(governance.CodeUnsupportedEncoding): true, string(governance.CodeInternal): true,
+		string(governance.CodeDataStoreUnavailable): true,
+	}
+	require.Equal(t, used, explained)
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,4 +121,44 @@ func TestLedger_FullRowsAreShownWhole(t *testing.T) {
 	check := e.must(http.MethodGet, "/ledger/check", nil)
 	require.Equal(t, false, check["clean"])
 	require.Len(t, e.must(http.MethodGet, "/nodes", nil)["items"], 1)
+}
+
+// pages remembers what was asked of a ledger.
+type pages struct {
+	governance.SpendStore
+
+	asked []int
+}
+
+func (p *pages) Rows(_ context.Context, _ governance.SpendFilter, page governance.Page) ([]governance.SpendRow, string, error) {
+	p.asked = append(p.asked, page.Limit)
+	return nil, "", nil
+}
+
+func TestF161_ListsOfRowsAreAlwaysPages(t *testing.T) {
+	t.Parallel()
+	p := &pages{}
+	o := Options{AdminToken: secret.New(testToken), Spend: p}
+	handler, err := New(o)
+	require.NoError(t, err)
+	e := &env{tb: t, handler: handler, contract: contractOf(o)}
+	e.must(http.MethodGet, "/spend", nil)
+	e.must(http.MethodGet, "/spend?limit=250", nil)
+	require.Equal(t, http.StatusBadRequest, e.send(http.MethodGet, "/spend?limit=251", nil).status)
+	require.Equal(t, http.StatusBadRequest, e.send(http.MethodGet, "/spend?limit=0", nil).status)
+	require.Equal(t, []int{50, 250}, p.asked)
+
+	// A list that a page shows is one request: rows carry the names that a table has (F163).
+	for _, op := range e.contract.operations {
+		if op.Method != http.MethodGet || strings.Contains(op.Path, "{") || op.Path == "/ledger/check" {
+			continue
+		}
+		schema := e.contract.resolve(op.Responses["200"].Content["application/json"].Schema)
+		item := e.contract.resolve(schema.Properties["items"].Items)
+		for name := range item.Properties {
+			if owner, ok := strings.CutSuffix(name, "_id"); ok && (owner == "team" || owner == "user" || owner == "organization" && op.Path == "/keys") {
+				require.Contains(t, item.Properties, owner+"_name", op.Path)
+			}
+		}
+	}
 }

@@ -2,12 +2,17 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
@@ -281,4 +286,35 @@ func TestCells_AreNotTakenOverByNames(t *testing.T) {
 	require.True(t, same("12.50", "12.5"))
 	require.True(t, same("2026-01-31T10:00:00+01:00", "2026-01-31T09:00:00Z"))
 	require.False(t, same(nil, "null"))
+}
+
+// Every command that the documentation shows is one that there is.
+func TestDocs_CommandsExist(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	pages = append(pages, "../../README.md")
+	shown := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		require.NoError(t, err)
+		for _, line := range regexp.MustCompile(`(?m)^\s*tollgate ([a-z].*)$`).FindAllStringSubmatch(string(text), -1) {
+			words := strings.Fields(strings.ReplaceAll(line[1], "'", ""))
+			if i := slices.Index(words, "#"); i >= 0 {
+				words = words[:i]
+			}
+			parser, err := kong.New(&struct{ Commands }{})
+			require.NoError(t, err)
+			if !slices.ContainsFunc(parser.Model.Children, func(n *kong.Node) bool { return n.Name == words[0] }) {
+				continue // a command that runs a process
+			}
+			shown++
+			_, err = parser.Parse(words)
+			require.NoError(t, err, "%s: tollgate %s", page, line[1])
+		}
+	}
+	require.Positive(t, shown)
 }
