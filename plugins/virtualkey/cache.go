@@ -25,7 +25,13 @@ const (
 	failures = 20
 )
 
-var errTooManyFailures = errors.New("too many unknown keys from this source")
+var (
+	errTooManyFailures = errors.New("too many unknown keys from this source")
+	errSilent          = errors.New("the store does not answer look-ups of keys")
+)
+
+// patience is how long a look-up may take before others no longer wait for the store in vain.
+const patience = 250 * time.Millisecond
 
 // entry is what a look-up found. It is immutable but for used.
 type entry struct {
@@ -43,6 +49,7 @@ type cache struct {
 	unknown *lru.Cache[string, *entry]
 	sources *lru.Cache[netip.Prefix, *source]
 	flights singleflight.Group
+	gate    gate
 
 	// epoch counts changes. A look-up that began before a change is not kept, and nobody who came after it waits for it.
 	mu    sync.Mutex
@@ -120,6 +127,9 @@ func (c *cache) fresh(e *entry) bool { return time.Since(e.readAt) < c.maxAge }
 // lookUp asks the store, once for all who wait for the same key. The look-up has its own time limit and goes on when one of
 // them leaves.
 func (c *cache) lookUp(ctx context.Context, publicID string) (*entry, error) {
+	if c.gate.closed() {
+		return nil, errSilent
+	}
 	c.mu.Lock()
 	epoch := c.epoch
 	c.mu.Unlock()
@@ -150,8 +160,12 @@ func (c *cache) read(ctx context.Context, publicID string, epoch uint64) (*entry
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	e := &entry{readAt: time.Now()}
+	answered := false
+	end := c.gate.pass()
+	defer func() { end(answered) }()
 	var err error
 	e.record, err = c.store.FindKey(ctx, publicID)
+	answered = err == nil || errors.Is(err, governance.ErrNotFound)
 	switch {
 	case errors.Is(err, governance.ErrNotFound):
 		e.unknown = true
@@ -170,6 +184,48 @@ func (c *cache) read(ctx context.Context, publicID string, epoch uint64) (*entry
 		c.known.Add(publicID, e)
 	}
 	return e, nil
+}
+
+// gate closes while the store does not answer: callers are then told so at once, instead of each finding out by a time-out
+// of its own. One look-up at a time goes on to ask, and opens it again.
+type gate struct {
+	mu      sync.Mutex
+	asking  int  // look-ups under way
+	overdue int  // of them, those beyond patience
+	failed  bool // the last look-up that ended was not answered
+}
+
+func (g *gate) closed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.overdue > 0 || g.failed && g.asking > 0
+}
+
+// pass begins a look-up; what it returns ends it.
+func (g *gate) pass() (end func(answered bool)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asking++
+	ended, late := false, false
+	timer := time.AfterFunc(patience, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !ended {
+			late = true
+			g.overdue++
+		}
+	})
+	return func(answered bool) {
+		timer.Stop()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		ended = true
+		g.asking--
+		if late {
+			g.overdue--
+		}
+		g.failed = !answered
+	}
 }
 
 // source is one address, or one IPv6 network, from which keys come: a bucket of failures.

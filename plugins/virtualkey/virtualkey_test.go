@@ -320,6 +320,42 @@ func TestLookupHasItsOwnTimeLimit(t *testing.T) {
 	})
 }
 
+// Who comes while the store is known to be silent does not wait for it, whosever key he has; one look-up at a time goes on
+// asking, and the first answer lets everybody in again.
+func TestNobodyWaitsForASilentStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		first, second := f.issue(), f.issue()
+		silent := f.Keys.Find
+		f.Keys.Find = func(ctx context.Context, _ string) (governance.KeyRecord, error) {
+			<-ctx.Done()
+			return governance.KeyRecord{}, ctx.Err()
+		}
+		const unavailable = governance.CodeDataStoreUnavailable
+		var asking sync.WaitGroup
+		for range 2 { // the second time the store is known to have failed
+			asking.Go(func() { f.code(first) })
+			time.Sleep(250 * time.Millisecond)
+			synctest.Wait()
+			began := time.Now()
+			require.Equal(t, unavailable, f.code(first))
+			require.Equal(t, unavailable, f.code(second))
+			require.Zero(t, time.Since(began))
+			asking.Wait()
+		}
+		asking.Go(func() { f.code(first) })
+		synctest.Wait()
+		began := time.Now()
+		require.Equal(t, unavailable, f.code(second))
+		require.Zero(t, time.Since(began))
+		asking.Wait()
+		f.Keys.Find = silent
+		require.Empty(t, f.code(first))
+		require.Empty(t, f.code(second))
+	})
+}
+
 func TestPanicOfTheStoreIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := start(t)

@@ -348,6 +348,9 @@ func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 			case unavailable(err) && !b.lost:
 				b.lost = true
 				b.carefully = true // it may have been committed
+				if wasCut(err) {
+					l.pool.Reset() // what cut one connection has mostly cut the idle ones too
+				}
 			default:
 				return nil, err
 			}
