@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -44,7 +43,7 @@ type Options struct {
 	// Decisions adds to the ledger what people decide. Nil: they cannot.
 	Decisions governance.SpendDecisions
 	// Processes lists the processes of the fleet. Nil: there is no resource "nodes".
-	Processes Processes
+	Processes governance.ProcessStore
 
 	// AdminToken is the platform owner's credential, at least 32 bytes.
 	AdminToken secret.String
@@ -55,20 +54,6 @@ type Options struct {
 	// Now is the clock by which states are dated and new prices begin. Nil: time.Now. Decisions use the database's.
 	Now func() time.Time
 	Log zerolog.Logger
-}
-
-// Process is one running gateway or control plane.
-type Process struct {
-	ID        string
-	Node      string
-	StartedAt time.Time
-	BeatAt    time.Time // last sign of life
-	Alive     bool
-}
-
-// Processes lists running processes and those that died lately.
-type Processes interface {
-	Processes(ctx context.Context) ([]Process, error)
 }
 
 // server carries what operations use.

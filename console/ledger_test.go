@@ -60,8 +60,8 @@ func (s shelf) Get(context.Context, governance.Actor, string) (governance.Limit,
 // fleet is one process.
 type fleet struct{}
 
-func (fleet) Processes(context.Context) ([]Process, error) {
-	return []Process{{ID: "1", Node: "gateway-0", StartedAt: time.Unix(0, 0), BeatAt: time.Unix(5, 0), Alive: true}}, nil
+func (fleet) Processes(context.Context) ([]governance.Process, error) {
+	return []governance.Process{{ID: "1", Node: "gateway-0", StartedAt: time.Unix(0, 0), BeatAt: time.Unix(5, 0), Alive: true}}, nil
 }
 
 func TestLedger_FullRowsAreShownWhole(t *testing.T) {

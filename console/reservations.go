@@ -74,15 +74,17 @@ func (s *server) registerReservations(api huma.API) {
 
 // node is one process of the fleet.
 type node struct {
-	ID        string    `json:"id"`
-	Node      string    `json:"node"`
-	StartedAt time.Time `json:"started_at"`
-	BeatAt    time.Time `json:"beat_at" doc:"Last sign of life"`
-	Alive     bool      `json:"alive"`
+	ID        string     `json:"id" doc:"Made anew by each start"`
+	Node      string     `json:"node" doc:"Host or pod"`
+	Version   string     `json:"version"`
+	StartedAt time.Time  `json:"started_at"`
+	BeatAt    time.Time  `json:"beat_at" doc:"Last sign of life"`
+	StoppedAt *time.Time `json:"stopped_at" doc:"null: it has not said goodbye"`
+	Alive     bool       `json:"alive"`
 }
 
-func viewNode(p Process) node {
-	return node{p.ID, p.Node, p.StartedAt.UTC(), p.BeatAt.UTC(), p.Alive}
+func viewNode(p governance.Process) node {
+	return node{p.ID, p.Node, p.Version, p.StartedAt.UTC(), p.BeatAt.UTC(), instant(p.StoppedAt), p.Alive}
 }
 
 func (s *server) registerNodes(api huma.API) {
