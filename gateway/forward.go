@@ -111,6 +111,7 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 			c.g.metrics.admission(took, "admitted")
 			c.closed(request.Closes)
 			c.open, c.levels, c.Attempt = a, reservation.Levels, a.number
+			c.countWouldRefuse()
 			return a, nil
 		}
 		if d, ok := errors.AsType[*governance.Denial](err); ok {
@@ -134,6 +135,15 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 		}
 		return nil, &governance.Error{
 			Code: governance.CodeLimitStoreUnavailable, Public: "The limits cannot be checked at the moment, so nothing was forwarded.", Err: err,
+		}
+	}
+}
+
+// countWouldRefuse counts the limits in log mode that would have refused the attempt.
+func (c *call) countWouldRefuse() {
+	for i := range c.levels {
+		if c.levels[i].WouldRefuse {
+			c.g.metrics.wouldRefuse(c.levels[i].Limit.ID)
 		}
 	}
 }
