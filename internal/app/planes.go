@@ -22,6 +22,7 @@ func (a *App) openGateway() error {
 	g := gateway.DefaultConfig()
 	g.MaxBody, g.MaxBodiesInFlight, g.Attempts = a.cfg.MaxBodyBytes, a.cfg.MaxBodiesInFlight, a.cfg.MaxAttempts
 	g.Connect, g.FirstByte, g.Idle, g.Unary = a.cfg.ConnectTimeout, a.cfg.FirstByteTimeout, a.cfg.IdleStreamTimeout, a.cfg.UnaryTimeout
+	g.KeepAlive = a.cfg.StreamKeepalive
 	dial := gateway.PublicOnly
 	if a.cfg.AllowPrivateProviders {
 		dial = nil

@@ -61,6 +61,7 @@ type Config struct {
 	ConnectTimeout    time.Duration `default:"5s" env:"TOLLGATE_CONNECT_TIMEOUT" help:"Longest connect to a provider." group:"Time-outs"`
 	FirstByteTimeout  time.Duration `default:"120s" env:"TOLLGATE_FIRST_BYTE_TIMEOUT" help:"Longest wait for the first event of a stream." group:"Time-outs"`
 	IdleStreamTimeout time.Duration `default:"300s" env:"TOLLGATE_IDLE_STREAM_TIMEOUT" help:"Longest gap between two events of a stream." group:"Time-outs"`
+	StreamKeepalive   time.Duration `default:"0s" env:"TOLLGATE_STREAM_KEEPALIVE" help:"Silence of a chat stream after which clients get a frame with an empty delta; the first one commits to status 200. 0s: never." group:"Time-outs"`
 	UnaryTimeout      time.Duration `default:"600s" env:"TOLLGATE_UNARY_TIMEOUT" help:"Longest unary request, all attempts together." group:"Time-outs"`
 	CacheMaxAge       time.Duration `default:"5s" env:"TOLLGATE_CACHE_MAX_AGE" help:"Hard age of cached keys and configuration." group:"Time-outs"`
 	MaxBodyBytes      int64         `default:"35651584" env:"TOLLGATE_MAX_BODY_BYTES" help:"Largest request body (default 34 MiB)." group:"Bounds"`
@@ -142,6 +143,7 @@ func (c *Config) Validate() error {
 		need(t.d > 0 && t.d <= 24*time.Hour, "%s: more than 0 and at most 24h", t.name)
 	}
 	need(c.DrainDelay >= 0, "TOLLGATE_DRAIN_DELAY: not negative")
+	need(c.StreamKeepalive >= 0, "TOLLGATE_STREAM_KEEPALIVE: not negative")
 	need(c.ConnectTimeout < c.UnaryTimeout, "TOLLGATE_CONNECT_TIMEOUT must be shorter than TOLLGATE_UNARY_TIMEOUT")
 	need(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= c.MaxBodiesInFlight, "TOLLGATE_MAX_BODY_BYTES: more than 0 and at most TOLLGATE_MAX_BODIES_IN_FLIGHT")
 	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10")
