@@ -83,15 +83,12 @@ func (g *Gateway) serve(rt *route, param string, w http.ResponseWriter, r *http.
 	if !g.life.enter() {
 		c.err = &failure{cause: fault(governance.CodeGatewayOverloaded, "This gateway is shutting down."), closing: true}
 		c.finish()
+		c.hangUp()
 		return
 	}
 	defer g.life.leave()
 	defer func() { g.bodies.give(c.bodyBytes) }()
-	defer func() {
-		if c.abort {
-			panic(http.ErrAbortHandler) // the one way to end a connection without the mark of a complete answer
-		}
-	}()
+	defer c.hangUp()
 	defer c.finish()
 	// A deadline that an earlier request on this connection left behind must not end this one.
 	if err := c.rc.SetWriteDeadline(time.Time{}); err != nil {

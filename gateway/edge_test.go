@@ -3,19 +3,24 @@ package gateway_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tollgate-gateway/tollgate/gateway"
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/mock"
 )
 
 func TestF151_Credentials(t *testing.T) {
@@ -270,6 +275,28 @@ func TestRuling42_AWrongContentLength(t *testing.T) {
 	b := start(t)
 	conn := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + demoKey + "\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
 	require.True(t, strings.HasPrefix(b.raw(conn), "HTTP/1.1 400 "))
+}
+
+func TestI07_AHalfClosedConnectionIsNotToldThatAllWentWell(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	require.NoError(t, b.mock.SetScript(mock.Rule{Script: "hold"}))
+	for _, path := range []string{"/v1/chat/completions", "/nowhere"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, demoKey, len(chatBody), chatBody)
+		require.NoError(t, err)
+		b.sums(func(c mock.Counts) bool { return c.Count == 1 })
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		got, err := io.ReadAll(conn)
+		if path == "/nowhere" { // it was answered before the close was seen, or not at all
+			require.NotContains(t, string(got), " 200 ")
+			continue
+		}
+		require.Empty(t, got, "what the server takes for the client's leaving is no success")
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
 }
 
 func TestEveryCodeHasAStatus(t *testing.T) {

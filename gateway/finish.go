@@ -55,6 +55,7 @@ func (c *call) finish() {
 	switch {
 	case left && c.status == 0:
 		c.status = statusClientLeft
+		c.abort = true // net/http would say 200, and one who has only closed its half of the connection would believe it (I07)
 	case c.err != nil && !left:
 		c.refuse()
 	}
@@ -63,6 +64,14 @@ func (c *call) finish() {
 		c.unclaim()
 	}
 	c.tell()
+}
+
+// hangUp breaks the connection off where its end must not look like that of a complete answer. It is the last thing that a
+// call does.
+func (c *call) hangUp() {
+	if c.abort {
+		panic(http.ErrAbortHandler) // the one way to do so
+	}
 }
 
 func (c *call) unclaim() {

@@ -66,6 +66,7 @@ func (g *Gateway) mount() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = func(err error, ec echo.Context) {
 		c := g.newCall(nil, ec.Response().Writer, ec.Request())
+		defer c.hangUp()
 		defer c.finish()
 		c.err = notServed(err)
 	}
@@ -101,6 +102,7 @@ func notServed(err error) error {
 func (g *Gateway) enter(w http.ResponseWriter, r *http.Request) {
 	if err := admissible(r); err != nil {
 		c := g.newCall(nil, w, r)
+		defer c.hangUp()
 		defer c.finish()
 		c.err = err
 		return
