@@ -54,6 +54,29 @@ func (f *fleet) openLoop(rate, n int, send send) []outcome {
 	return outcomes
 }
 
+// steadyLoad sends calls, rate a second, over all gateways in turn, until ctx ends.
+func (f *fleet) steadyLoad(ctx context.Context, rate int, send send) []outcome {
+	var mu sync.Mutex
+	var outcomes []outcome
+	var all sync.WaitGroup
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			all.Wait()
+			return outcomes
+		case due := <-tick.C:
+			all.Go(func() {
+				o := f.one(send, i, due)
+				mu.Lock()
+				defer mu.Unlock()
+				outcomes = append(outcomes, o)
+			})
+		}
+	}
+}
+
 // closedLoop sends n calls by so many workers, over all gateways in turn, each call as soon as a worker is free.
 func (f *fleet) closedLoop(workers, n int, send send) []outcome {
 	outcomes := make([]outcome, n)
