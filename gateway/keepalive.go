@@ -21,7 +21,6 @@ type keeper struct {
 	over  bool
 	since time.Time // the upstream is waited for
 	timer *time.Timer
-	frame []byte
 }
 
 // keepsAlive reports whether the call's stream may have keep-alives: the dialect must have a frame that says nothing.
@@ -31,7 +30,7 @@ func (c *call) keepsAlive() bool {
 
 // keepAlive starts the keep-alives of an attempt. stop must be called.
 func (c *call) keepAlive(a *attempt) *keeper {
-	k := &keeper{c: c, a: a, frame: c.emptyFrame()}
+	k := &keeper{c: c, a: a}
 	k.mu.Lock()
 	k.timer = time.AfterFunc(c.g.cfg.KeepAlive, k.beat)
 	return k
@@ -48,7 +47,7 @@ func (k *keeper) beat() {
 		c.notOurs += time.Since(k.since)
 		c.streamHeaders(k.a)
 	}
-	if c.pass(k.a, s, k.frame) == nil && c.flushStream(k.a, s) == nil {
+	if c.pass(k.a, s, c.emptyFrame()) == nil && c.flushStream(k.a, s) == nil {
 		k.timer.Reset(c.g.cfg.KeepAlive)
 	}
 }
@@ -72,11 +71,16 @@ func (k *keeper) stop() {
 	k.mu.Unlock()
 }
 
+// chunkHead is what a chat chunk says about the answer that it is part of.
+type chunkHead struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+}
+
 type emptyChunk struct {
-	ID      string        `json:"id"`
-	Object  string        `json:"object"`
-	Created int64         `json:"created"`
-	Model   string        `json:"model"`
+	chunkHead
 	Choices []emptyChoice `json:"choices"`
 }
 
@@ -87,15 +91,14 @@ type emptyChoice struct {
 	FinishReason *string   `json:"finish_reason"`
 }
 
-// emptyFrame is a frame in the route's dialect that adds nothing.
+// emptyFrame is a frame in the route's dialect that adds nothing. Its id is the upstream's, and empty until the upstream has
+// told it: openai-go takes the first id that is not empty for the answer's and refuses frames with another one.
 func (c *call) emptyFrame() []byte {
-	chunk := emptyChunk{
-		ID: "chatcmpl-" + c.ID.String(), Object: "chat.completion.chunk", Created: c.Received.Unix(), Model: c.Model,
-		Choices: []emptyChoice{{Delta: &struct{}{}}},
-	}
+	chunk := emptyChunk{chunkHead{"", "chat.completion.chunk", c.Received.Unix(), c.Model}, []emptyChoice{{Delta: &struct{}{}}}}
 	if c.route.dialect == providers.OpenAICompletions {
-		chunk.ID, chunk.Object, chunk.Choices = "cmpl-"+c.ID.String(), "text_completion", []emptyChoice{{Text: new(string)}}
+		chunk.Object, chunk.Choices = "text_completion", []emptyChoice{{Text: new(string)}}
 	}
-	b, _ := json.Marshal(chunk) // plain data
+	_ = json.Unmarshal(c.stream.head, &chunk.chunkHead) // what the upstream has not told, or in another type, stays
+	b, _ := json.Marshal(chunk)                         // plain data
 	return event(nil, b)
 }

@@ -189,7 +189,7 @@ type stream struct {
 	open    bool   // the client has its status
 	begun   bool   // an event of the upstream has come
 	said    bool   // the client has been told of an error, by the upstream or by us
-	head    []byte // data of the first event, where a usage frame may have to be made
+	head    []byte // data of the first event, where frames of our own may have to be like it
 }
 
 // relayStream passes a stream on as it comes: no frame is merged, split or held back, but the terminal one until the
@@ -265,7 +265,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			return err
 		}
 		if content {
-			if s.sent == 0 && a.oweUsage {
+			if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
 				s.head = bytes.Clone(ev.Data)
 			}
 			s.sent++
