@@ -109,6 +109,15 @@ func TestF115_StreamOptionsAreSpliced(t *testing.T) {
 			require.Equal(t, c.usage, bytes.Contains(a.body, []byte(`"usage":{`)), "%s", a.body)
 		})
 	}
+	t.Run("LegacyCompletions", func(t *testing.T) {
+		for _, asked := range []bool{false, true} {
+			sent := `{"model":"plain","stream":true,"prompt":"hello","stream_options":{"include_usage":` + strconv.FormatBool(asked) + `}}`
+			a := must(t)(f.gateways[0].call(t.Context(), key, "/v1/completions", sent))
+			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+			require.Equal(t, strings.Replace(sent, "false", "true", 1), string(f.lastSeen().Body))
+			require.Equal(t, asked, bytes.Contains(a.body, []byte(`"usage":{`)), "%s", a.body)
+		}
+	})
 	t.Run("RefusedByTarget", func(t *testing.T) {
 		for options, usage := range map[string]bool{
 			"": false, `,"stream_options":null`: false, `,"stream_options":{"include_usage":false}`: false, `,"stream_options":{"include_usage":true}`: true,
@@ -312,8 +321,8 @@ var powers = []int{
 }
 
 // sized is a request with an image that makes it size bytes long.
-func sized(size int) []byte {
-	const head = `{"model":"plain","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`
+func sized(model string, size int) []byte {
+	head := `{"model":"` + model + `","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`
 	const tail = `"}},{"type":"text","text":"hello"}]}]}`
 	b := make([]byte, 0, size)
 	b = append(b, head...)
@@ -325,7 +334,19 @@ func sized(size int) []byte {
 func TestF106_F112_BodiesOfAllSizes(t *testing.T) { // not beside others: the race detector makes it a load on the machine
 	const limit = 34 << 20 // the documented one
 	f := startFleet(t, fleetOptions{})
+	arrived := make(chan string, 1) // the mock would read what it is sent, which takes long under the race detector
+	sink := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sum := sha256.New()
+		_, _ = io.Copy(sum, r.Body) // a body that is cut has another sum
+		arrived <- hex.EncodeToString(sum.Sum(nil))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"id":"c1","object":"chat.completion","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":34,"total_tokens":46}}`)
+	}))
+	t.Cleanup(sink.Close)
+	provider := f.create("providers", object{"name": "sink", "kind": "openai", "base_url": sink.URL, "credential": "sk-sink"})
+	f.create("models", object{"name": "sink", "targets": []object{{"provider_id": provider["id"], "upstream_model": "sink", "weight": 1, "priority": 0}}})
 	key, _ := f.issue()
+	f.awaitModels(key, "sink")
 	send := func(t *testing.T, body []byte, chunked bool) answer {
 		t.Helper()
 		var r io.Reader = bytes.NewReader(body)
@@ -341,24 +362,64 @@ func TestF106_F112_BodiesOfAllSizes(t *testing.T) { // not beside others: the ra
 	for i, size := range append(powers, 5<<20, 5<<20, 20<<20, 20<<20, 33<<20, 33<<20, limit) {
 		chunked := i%2 == 1
 		t.Run(fmt.Sprintf("%d-%t", size, chunked), func(t *testing.T) {
-			body := sized(size)
+			body := sized("sink", size)
 			a := send(t, body, chunked)
 			require.Equal(t, http.StatusOK, a.status, "%.1000s", a.body)
-			require.Equal(t, sha(body), f.lastSeen().BodySHA256)
+			require.Equal(t, sha(body), <-arrived)
 		})
 	}
 	for _, size := range []int{limit + 1, 40 << 20} {
 		for _, chunked := range []bool{false, true} {
 			t.Run(fmt.Sprintf("TooLarge-%d-%t", size, chunked), func(t *testing.T) {
-				before := f.mock.Counts().Count
-				a := send(t, sized(size), chunked)
+				a := send(t, sized("sink", size), chunked)
 				require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%.1000s", a.body)
 				require.Equal(t, "application/json", a.header.Get("Content-Type"))
 				require.Equal(t, "payload_too_large", a.code())
-				require.Equal(t, before, f.mock.Counts().Count)
+				require.Empty(t, arrived, "nothing is forwarded")
 			})
 		}
 	}
+}
+
+// F106: the bodies that are in memory at once are bounded. What passes the bound is told to come again, and small requests
+// still get through.
+func TestF106_BodiesInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	const size, bound, calls = 4 << 20, 20 << 20, 12
+	f := startFleet(t, fleetOptions{env: []string{"TOLLGATE_MAX_BODY_BYTES=" + strconv.Itoa(size+1), "TOLLGATE_MAX_BODIES_IN_FLIGHT=" + strconv.Itoa(bound)}})
+	f.addModel("held", "mock-hold")
+	key, _ := f.issue()
+	f.awaitModels(key, "held")
+	answers := make(chan answer, calls)
+	for range calls {
+		go func() {
+			a, err := f.gateways[0].call(t.Context(), key, "/v1/chat/completions", string(sized("held", size)))
+			if err != nil {
+				a.status = -1
+			}
+			answers <- a
+		}()
+	}
+	refused := 0
+	for range calls - bound/size {
+		a := <-answers // the others are held
+		require.Equal(t, http.StatusServiceUnavailable, a.status, "%s", a.body)
+		require.Equal(t, "gateway_overloaded", a.code())
+		require.Regexp(t, "^([2-9]|10)$", a.header.Get("Retry-After"))
+		refused++
+	}
+	f.eventually(5*time.Second, "a small request gets through", func() bool { // a refused body is given back behind its answer
+		a, err := f.gateways[0].call(t.Context(), key, "/v1/chat/completions", helloChat)
+		return err == nil && a.status == http.StatusOK
+	})
+	require.NoError(t, f.mock.SetScript(mock.Rule{Script: "ok"})) // what comes now is not held
+	f.mock.Release(0, 1)
+	for range calls - refused {
+		a := <-answers
+		require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, a.status, "%s", a.body)
+	}
+	// The memory is free again.
+	require.Equal(t, http.StatusOK, must(t)(f.gateways[0].call(t.Context(), key, "/v1/chat/completions", string(sized("plain", size)))).status)
 }
 
 // F134: an upstream's refusal keeps its status, and its body where it is JSON; other text becomes the message.

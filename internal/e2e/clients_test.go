@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -58,9 +60,9 @@ type clientFleet struct {
 	libraries []sdk
 }
 
-func startClientFleet(t *testing.T) *clientFleet {
+func startClientFleet(t *testing.T, env ...string) *clientFleet {
 	t.Helper()
-	f := &clientFleet{startFleet(t, fleetOptions{}), sdks(t)}
+	f := &clientFleet{startFleet(t, fleetOptions{env: env}), sdks(t)}
 	for name, script := range upstreams {
 		f.addModel(name, "mock-"+script)
 	}
@@ -550,6 +552,73 @@ func TestF085_F094_ErrorsWithinStreamsAreThrown(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The keep-alives of a silent stream are frames that every client takes for part of it, and that add nothing to it (F094,
+// F097). What goes wrong behind them is thrown.
+func TestF094_F097_ClientsAcceptKeepAlives(t *testing.T) {
+	t.Parallel()
+	f := startClientFleet(t, "TOLLGATE_STREAM_KEEPALIVE=20ms")
+	key, _ := f.issue()
+	f.addModel("held", "mock-hold")
+	f.addModel("paced", "mock-confirm") // silent behind its first frame
+	f.addModel("held-error", "mock-hold,status(429,quota)")
+	f.addModel("held-refusal", "mock-hold,status(400,context_length)")
+	f.awaitModels(key, "held-refusal")
+	for _, lib := range f.libraries {
+		ops := []string{opStream}
+		if lib.stainless {
+			ops = append(ops, opStreamHelper)
+		}
+		for _, op := range ops {
+			for _, c := range []struct{ model, code string }{
+				{"held", ""}, {"paced", ""}, {"held-error", "upstream_quota_exhausted"}, {"held-refusal", "context_length_exceeded"},
+			} {
+				before := f.mock.Counts().Count
+				got := make(chan report)
+				go func() { got <- lib.do(t.Context(), f.ask(op, c.model, key)) }()
+				require.NoError(t, f.mock.Wait(t.Context(), func(n mock.Counts) bool { return n.Count > before }))
+				f.awaitKeepalives(t, key)
+				f.mock.Release(0, 100)
+				r := <-got
+				who := fmt.Sprintf("%s of %s by %s: %+v", op, c.model, lib.name, r)
+				if c.code != "" {
+					require.NotNil(t, r.Error, who)
+					require.Equal(t, c.code, r.Error.Code, who)
+					continue
+				}
+				require.Nil(t, r.Error, who)
+				require.Equal(t, []string{mock.DefaultText}, r.Texts, who)
+				require.Equal(t, []string{"stop"}, r.Finish, who)
+				if op == opStream {
+					require.Greater(t, r.Frames, len("TqbfjotLd")+2, "keep-alives are frames: "+who)
+				}
+			}
+		}
+	}
+}
+
+// awaitKeepalives waits until a stream that begins now has had two keep-alives, and so each one before it at least one.
+func (f *clientFleet) awaitKeepalives(t *testing.T, key string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.gateways[0].baseURL+"/v1/chat/completions",
+		strings.NewReader(`{"model":"held","stream":true,"messages":[{"role":"user","content":"hello"}]}`))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+key)
+	r, err := client.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = r.Body.Close() }()
+	require.Equal(t, "text/event-stream", r.Header.Get("Content-Type"))
+	lines := bufio.NewReader(r.Body)
+	for range 2 {
+		line, err := lines.ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, line, `"choices":[{"index":0,"delta":{},"finish_reason":null}]`)
+		_, err = lines.ReadString('\n')
+		require.NoError(t, err)
+	}
 }
 
 // F142: what a key may list is what it may call.
