@@ -71,6 +71,15 @@ type KeyFinder interface {
 	FindKey(ctx context.Context, publicID string) (KeyRecord, error)
 	// Touch notes that keys were used. Best effort.
 	Touch(ctx context.Context, keys []int64) error
+	// Rehash stores secrets under another pepper, where they are still stored as they were read. Best effort.
+	Rehash(ctx context.Context, all []Rehash) error
+}
+
+// Rehash replaces the stored form of a secret by that under a newer pepper. Only who has seen the key can make one.
+type Rehash struct {
+	Was      KeySecret
+	Hash     [32]byte
+	PepperID string
 }
 
 // EndUsers maps the names that requests give their end users to row numbers.

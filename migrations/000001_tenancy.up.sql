@@ -351,6 +351,21 @@ CREATE TRIGGER price_versions_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON to
 CREATE TRIGGER price_units_are_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON tollgate.price_units
     FOR EACH STATEMENT EXECUTE FUNCTION tollgate.refuse_change();
 
+-- The data plane alone sees keys, so it alone can store them under a newer pepper. It can replace a hash that it has read by
+-- another one and nothing else; without the pepper nobody can make one that fits a key.
+CREATE FUNCTION tollgate.rehash_secret(of_public_id text, old_hash bytea, new_hash bytea, new_pepper_id text) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+    WITH done AS (
+        UPDATE tollgate.key_secrets AS s
+        SET hash = new_hash, pepper_id = new_pepper_id
+        WHERE s.public_id = of_public_id AND s.hash = old_hash AND s.pepper_id <> new_pepper_id
+        RETURNING 1
+    )
+    SELECT EXISTS (SELECT FROM done)
+$$;
+REVOKE ALL ON FUNCTION tollgate.rehash_secret FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION tollgate.rehash_secret TO tollgate_gateway, tollgate_control;
+
 -- The data plane reads what it needs to decide and writes nothing that could widen what a caller may do. It reads neither
 -- the record of changes nor who is a member of what.
 GRANT SELECT ON

@@ -54,6 +54,8 @@ type Env struct {
 type Peppers interface {
 	// Sum returns HMAC-SHA-256(pepper, SHA-256(key)), or false where no pepper has that id.
 	Sum(pepperID string, key secret.String) ([32]byte, bool)
+	// Current returns the id of the pepper under which secrets are to be stored.
+	Current() string
 }
 
 // Registry registers a plugin's own metrics. Labels come from configured ids only.

@@ -282,3 +282,18 @@ func (f *KeyFinder) Touch(ctx context.Context, keys []int64) error {
 	})
 	return err
 }
+
+// Rehash stores secrets under another pepper, where they are still stored as they were read.
+func (f *KeyFinder) Rehash(ctx context.Context, all []governance.Rehash) error {
+	names, peppers := make([]string, 0, len(all)), make([]string, 0, len(all))
+	was, hashes := make([][]byte, 0, len(all)), make([][]byte, 0, len(all))
+	for i := range all {
+		r := &all[i]
+		names, peppers = append(names, r.Was.PublicID), append(peppers, r.PepperID)
+		was, hashes = append(was, r.Was.Hash[:]), append(hashes, r.Hash[:])
+	}
+	_, err := read(ctx, f.pool, func(ctx context.Context, q querier) (int64, error) {
+		return scalar[int64](ctx, q, "keys_rehash", args{"public_ids": names, "was": was, "hashes": hashes, "pepper_ids": peppers})
+	})
+	return err
+}

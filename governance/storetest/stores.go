@@ -54,6 +54,7 @@ func RunStores(t *testing.T, open func(*testing.T) Stores) {
 		"WhatStopsAKeyIsNamed":                  whatStopsAKeyIsNamed,
 		"ADeletedParentStopsItsKeys":            aDeletedParentStopsItsKeys,
 		"TouchNotesUse":                         touchNotesUse,
+		"RehashReplacesWhatWasRead":             rehashReplacesWhatWasRead,
 		"CredentialsAreWriteOnly":               credentialsAreWriteOnly,
 		"AChangedURLDoesNotDecrypt":             aChangedURLDoesNotDecrypt,
 		"ModelsMakeAndShareTargets":             modelsMakeAndShareTargets,

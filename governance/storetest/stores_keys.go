@@ -234,6 +234,24 @@ func aDeletedParentStopsItsKeys(t *testing.T, s Stores) {
 	requireField(t, err, "organization_id")
 }
 
+func rehashReplacesWhatWasRead(t *testing.T, s Stores) {
+	o := newOrganization(t, s, "o")
+	team := newTeam(t, s, o, "team")
+	one, two := newKey(t, s, team, "one"), newKey(t, s, team, "two")
+	was, other := find(t, s, one).Secret, find(t, s, two).Secret
+	stale := other
+	stale.Hash[0]++
+	require.NoError(t, s.Finder.Rehash(t.Context(), []governance.Rehash{
+		{Was: was, Hash: [32]byte{1}, PepperID: "newer"},
+		{Was: stale, Hash: [32]byte{2}, PepperID: "newer"},
+	}))
+	require.NoError(t, s.Finder.Rehash(t.Context(), nil))
+	got := find(t, s, one).Secret
+	require.Equal(t, [32]byte{1}, got.Hash)
+	require.Equal(t, "newer", got.PepperID)
+	require.Equal(t, other, find(t, s, two).Secret, "what was not read as it is stays")
+}
+
 func touchNotesUse(t *testing.T, s Stores) {
 	o := newOrganization(t, s, "o")
 	team := newTeam(t, s, o, "team")

@@ -6,6 +6,8 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,13 +94,17 @@ func (p Peppers) Sum(id string, key secret.String) (sum [32]byte, ok bool) {
 	return [32]byte(mac.Sum(nil)), true
 }
 
+// Current implements plugins.Peppers: the last in the order of ids.
+func (p Peppers) Current() string { return slices.Max(slices.Collect(maps.Keys(p))) }
+
 // Keys is a governance.KeyFinder in memory. Find, where it is set, answers in its place.
 type Keys struct {
-	mu      sync.Mutex
-	records map[string]governance.KeyRecord
-	lookups int
-	touched [][]int64
-	Find    func(ctx context.Context, publicID string) (governance.KeyRecord, error)
+	mu       sync.Mutex
+	records  map[string]governance.KeyRecord
+	lookups  int
+	touched  [][]int64
+	rehashed []governance.Rehash
+	Find     func(ctx context.Context, publicID string) (governance.KeyRecord, error)
 }
 
 // Put stores what a look-up of a public id finds.
@@ -132,6 +138,21 @@ func (k *Keys) Touch(_ context.Context, keys []int64) error {
 	defer k.mu.Unlock()
 	k.touched = append(k.touched, keys)
 	return nil
+}
+
+// Rehash implements governance.KeyFinder.
+func (k *Keys) Rehash(_ context.Context, all []governance.Rehash) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rehashed = append(k.rehashed, all...)
+	return nil
+}
+
+// Rehashed returns what Rehash was given.
+func (k *Keys) Rehashed() []governance.Rehash {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]governance.Rehash(nil), k.rehashed...)
 }
 
 // Lookups returns how often a key was looked up.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -314,4 +315,30 @@ func (t *touched) take() []int64 {
 	t.keys = nil
 	slices.Sort(keys)
 	return keys
+}
+
+// aging collects secrets that are stored under an old pepper, each once and at most maxTouched of them; the others are met
+// again at their next use.
+type aging struct {
+	mu  sync.Mutex
+	all map[string]governance.Rehash
+}
+
+func (a *aging) add(r governance.Rehash) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = make(map[string]governance.Rehash)
+	}
+	if len(a.all) < maxTouched {
+		a.all[r.Was.PublicID] = r
+	}
+}
+
+func (a *aging) take() []governance.Rehash {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Collect(maps.Values(a.all))
+	a.all = nil
+	return all
 }

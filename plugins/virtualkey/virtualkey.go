@@ -63,6 +63,7 @@ type plugin struct {
 	env     plugins.Env
 	cache   *cache
 	touched *touched
+	aging   *aging
 	refused func(values ...string)
 }
 
@@ -80,7 +81,7 @@ func newPlugin(env plugins.Env, s Settings) (*plugin, error) {
 		env.Changed(c.changed)
 	}
 	return &plugin{
-		env: env, cache: c, touched: &touched{},
+		env: env, cache: c, touched: &touched{}, aging: &aging{},
 		refused: env.Metrics.Counter("tollgate_authentication_refusals_total", "Refused credentials, by code.", "code"),
 	}, nil
 }
@@ -99,6 +100,7 @@ func (p *plugin) Authenticate(ctx context.Context, c *plugins.Call) (governance.
 	}
 	if !e.used.Swap(true) {
 		p.touched.add(e.record.Key.Num)
+		p.renew(&e.record.Secret, c.Credential)
 	}
 	return e.record.Principal, nil
 }
@@ -134,6 +136,17 @@ func (p *plugin) authenticate(ctx context.Context, c *plugins.Call) (*entry, err
 		return nil, err
 	}
 	return e, nil
+}
+
+// renew has a secret that is stored under an old pepper stored under the current one, so that the old one can be retired.
+func (p *plugin) renew(stored *governance.KeySecret, key secret.String) {
+	current := p.env.Peppers.Current()
+	if stored.PepperID == current {
+		return
+	}
+	if sum, ok := p.env.Peppers.Sum(current, key); ok {
+		p.aging.add(governance.Rehash{Was: *stored, Hash: sum, PepperID: current})
+	}
 }
 
 // matches compares a key with its stored form, in a time that does not depend on where they differ.
@@ -182,7 +195,7 @@ func unreadable(err error) error {
 	}
 }
 
-// Run implements plugins.Runner: it notes in the store, at most once a minute, which keys were used.
+// Run implements plugins.Runner: it notes in the store, at most once a minute, which keys were used, and renews their peppers.
 func (p *plugin) Run(ctx context.Context) error {
 	tick := time.NewTicker(touchInterval)
 	defer tick.Stop()
@@ -198,13 +211,16 @@ func (p *plugin) Run(ctx context.Context) error {
 }
 
 func (p *plugin) touch(ctx context.Context) {
-	keys := p.touched.take()
-	if len(keys) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, touchTimeout)
 	defer cancel()
-	if err := p.env.Keys.Touch(ctx, keys); err != nil {
-		p.env.Log.Warn().Err(err).Msg("use of keys could not be noted")
+	if keys := p.touched.take(); len(keys) > 0 {
+		if err := p.env.Keys.Touch(ctx, keys); err != nil {
+			p.env.Log.Warn().Err(err).Msg("use of keys could not be noted")
+		}
+	}
+	if old := p.aging.take(); len(old) > 0 {
+		if err := p.env.Keys.Rehash(ctx, old); err != nil {
+			p.env.Log.Warn().Err(err).Msg("keys could not be stored under the current pepper")
+		}
 	}
 }

@@ -466,6 +466,29 @@ func TestUseIsNotedOnceAMinute(t *testing.T) {
 	})
 }
 
+// A key that is stored under an old pepper is stored under the current one after its next use.
+func TestKeysMoveToTheCurrentPepper(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		key := f.issue()
+		f.Peppers["p2"] = "newer pepper"
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.plugin.(plugins.Runner).Run(ctx) }()
+		require.Empty(t, f.code(key))
+		cancel()
+		require.NoError(t, <-ended)
+		all := f.Keys.Rehashed()
+		require.Len(t, all, 1)
+		want, _ := f.Peppers.Sum("p2", key)
+		require.Equal(t, "p2", all[0].PepperID)
+		require.Equal(t, want, all[0].Hash)
+		was, _ := f.Peppers.Sum("p1", key)
+		require.Equal(t, was, all[0].Was.Hash)
+	})
+}
+
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	for section, want := range map[plugintest.Config]string{

@@ -101,3 +101,12 @@ LEFT JOIN tollgate.users AS u ON u.id = k.user_id
 WHERE s.public_id = @public_id::text
   AND (s.expires_at IS NULL OR s.expires_at > clock_timestamp())
   AND k.deleted_at IS NULL AND o.deleted_at IS NULL AND t.deleted_at IS NULL;
+
+-- name: keys_rehash
+-- In the order of their names, so that replicas lock rows in the same order. A secret that was replaced meanwhile stays.
+SELECT count(*) FILTER (WHERE tollgate.rehash_secret(r.public_id, r.was, r.hash, r.pepper_id))
+FROM (
+    SELECT u.public_id, u.was, u.hash, u.pepper_id
+    FROM unnest(@public_ids::text[], @was::bytea[], @hashes::bytea[], @pepper_ids::text[]) AS u (public_id, was, hash, pepper_id)
+    ORDER BY u.public_id
+) AS r;
