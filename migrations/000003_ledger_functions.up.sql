@@ -239,8 +239,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- An attempt that has a row is not reserved again. Who settles it meanwhile has reserved it before, and then the insert
-    -- below fails.
+    -- An attempt that has a row is not reserved again. A repeat after a lost reply comes with p_careful, and looks once the
+    -- locks are held.
     IF nr > 0 AND NOT p_careful THEN
         SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) JOIN ledger.rows AS w ON w.attempt_id = r.id;
         IF count_ > 0 THEN
@@ -473,7 +473,7 @@ BEGIN
                                o_levels[x.a] AS old_level, o_refilled[x.a] AS old_refilled,
                                o_spent[x.a] + a_spent[x.a] AS spent, o_held[x.a] - a_held[x.a] AS held, o_carried[x.a] AS carried,
                                l.kind, l.amount, l.burst, l.mode = 'log' AS log, l.carry_debt AS carries,
-                               coalesce(l.deleted_at IS NULL AND l.enforcement = 'exact', false) AS known,
+                               coalesce(l.deleted_at IS NULL, false) AS known,
                                (l.starts_at IS NULL OR l.starts_at <= decided_at)
                                    AND (l.expires_at IS NULL OR l.expires_at > decided_at)
                                    AND (l.kind <> 'rate' OR l.amount IS NOT NULL) AS counts,
@@ -628,26 +628,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- Write: meters once each,
-    IF a_limits IS NOT NULL THEN
-        UPDATE ledger.meters AS m
-        SET level = CASE
-                WHEN x.ticks IS NULL THEN m.level
-                ELSE greatest(x.level - coalesce(k_taken[x.k], 0)::numeric * x.ticks, -far)::bigint
-            END,
-            refilled_at = CASE WHEN x.ticks IS NULL THEN m.refilled_at ELSE x.refilled END,
-            spent = m.spent + x.spent,
-            held = m.held - x.held + CASE WHEN x.ticks IS NULL THEN coalesce(k_taken[x.k], 0) ELSE 0 END,
-            carried = x.carried
-        FROM unnest(a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back, n_levels, n_refilled, n_ticks, n_carried,
-                o_carried)
-            AS x (limit_id, subject, window_start, k, held, spent, back, level, refilled, ticks, carried, was_carried)
-        WHERE m.limit_id = x.limit_id AND m.subject = x.subject AND m.window_start = x.window_start
-          AND (x.held <> 0 OR x.spent <> 0 OR x.back <> 0 OR coalesce(k_taken[x.k], 0) <> 0 OR x.carried <> x.was_carried);
-        wrote := FOUND;
-    END IF;
-
-    -- what was open gives way to its row,
+    -- Write: what was open gives way to its row; where it is open no longer, all of this is undone,
     IF ns > 0 THEN
         SELECT count(*) FILTER (WHERE s_status[x.i] = 1 AND NOT s_release[x.i]),
                count(*) FILTER (WHERE s_status[x.i] = 1 AND s_release[x.i]),
@@ -753,6 +734,25 @@ BEGIN
         IF count_ <> to_bury THEN
             RAISE EXCEPTION 'an attempt was reserved meanwhile' USING ERRCODE = 'TG001';
         END IF;
+    END IF;
+
+    -- meters change once each,
+    IF a_limits IS NOT NULL THEN
+        UPDATE ledger.meters AS m
+        SET level = CASE
+                WHEN x.ticks IS NULL THEN m.level
+                ELSE greatest(x.level - coalesce(k_taken[x.k], 0)::numeric * x.ticks, -far)::bigint
+            END,
+            refilled_at = CASE WHEN x.ticks IS NULL THEN m.refilled_at ELSE x.refilled END,
+            spent = m.spent + x.spent,
+            held = m.held - x.held + CASE WHEN x.ticks IS NULL THEN coalesce(k_taken[x.k], 0) ELSE 0 END,
+            carried = x.carried
+        FROM unnest(a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back, n_levels, n_refilled, n_ticks, n_carried,
+                o_carried)
+            AS x (limit_id, subject, window_start, k, held, spent, back, level, refilled, ticks, carried, was_carried)
+        WHERE m.limit_id = x.limit_id AND m.subject = x.subject AND m.window_start = x.window_start
+          AND (x.held <> 0 OR x.spent <> 0 OR x.back <> 0 OR coalesce(k_taken[x.k], 0) <> 0 OR x.carried <> x.was_carried);
+        wrote := wrote OR FOUND;
     END IF;
 
     -- and who was admitted gets a reservation.
