@@ -329,6 +329,9 @@ const (
 
 const maxRepeats = 8
 
+// errConflicts says that a batch was repeated in vain. Something in it is wrong, not the store.
+var errConflicts = errors.New("no end of conflicts")
+
 // decide brings a batch to an answer: it repeats what must be repeated, and once what was lost on the way, under the same
 // ids.
 func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
@@ -372,7 +375,7 @@ func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("decide batch: no end of conflicts: %w", governance.ErrLimitStoreUnavailable)
+	return nil, errConflicts
 }
 
 // send makes one round trip.
@@ -460,7 +463,7 @@ func (l *Ledger) tick(database time.Time, configVersion int64) {
 func unavailable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		return !errors.Is(err, errWire)
+		return !errors.Is(err, errWire) && !errors.Is(err, errConflicts)
 	}
 	switch pg.Code[:2] {
 	case "08", "53", "57", "58", "25", "55", "XX":

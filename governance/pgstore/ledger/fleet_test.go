@@ -66,6 +66,38 @@ func TestF002_SpentBudgetRefusesAfterARestart(t *testing.T) {
 	require.Equal(t, governance.RefusedBudgetExceeded, d.Refusals[0].Reason)
 }
 
+func TestSettle_FromTwoProcessesClosesOnce(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	fleet := []*ledger.Ledger{start(t, ledger.Options{Pool: db.Pool}), start(t, ledger.Options{Pool: db.Pool})}
+	purse := db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1 << 40})
+	for range 30 {
+		var group sync.WaitGroup
+		var done atomic.Int64
+		for i := range 10 {
+			r := request(fleet[0])
+			if i%2 == 0 {
+				r.Holds = []governance.Hold{hold(purse, 1, 10)}
+			}
+			_, err := fleet[0].Reserve(t.Context(), r)
+			require.NoError(t, err)
+			for _, l := range fleet {
+				group.Go(func() {
+					switch err := l.Settle(t.Context(), used(r.ID, 1, 0, 0)); {
+					case err == nil:
+						done.Add(1)
+					case !errors.Is(err, governance.ErrAlreadyClosed):
+						t.Error(err)
+					}
+				})
+			}
+		}
+		group.Wait()
+		require.Equal(t, int64(10), done.Load())
+	}
+	require.Equal(t, int64(150), db.count(t, "SELECT spent FROM ledger.meters WHERE held = 0"))
+}
+
 func TestExpire_ClosesWhatADeadProcessLeft(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
