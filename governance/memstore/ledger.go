@@ -107,7 +107,7 @@ func (l *Ledger) Reserve(ctx context.Context, r governance.ReserveRequest) (gove
 	kept, err := l.rows.Reserve(ctx, bare)
 	if err != nil {
 		if fresh {
-			l.settle(&governance.Settlement{ID: r.ID, Release: true})
+			_ = l.settle(&governance.Settlement{ID: r.ID, Release: true}) // gives back what was just taken: it cannot be closed yet
 		}
 		return governance.Reservation{}, fmt.Errorf("keep attempt: %w", err)
 	}
@@ -143,7 +143,7 @@ func (l *Ledger) reserve(r *governance.ReserveRequest) (got governance.Reservati
 	for i := range r.Holds {
 		h := &r.Holds[i]
 		limit := l.limits(h.Limit.Num)
-		if limit == nil || limit.Enforcement != governance.EnforceExact {
+		if limit == nil {
 			return got, false, fmt.Errorf("reserve attempt %s: %w", r.ID, governance.ErrStaleChain)
 		}
 		meters[i], keys[i], ends[i] = l.meter(limit, h.Subject, now)

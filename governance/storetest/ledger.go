@@ -567,8 +567,10 @@ func unknownLimitIsStale(t *testing.T, l Ledger) {
 	soft := *live
 	soft.Enforcement = governance.EnforceAdvisory
 	l.Change(t, &soft)
-	_, err = l.Reserve(t.Context(), l.request(hold(live, 10)))
-	require.ErrorIs(t, err, governance.ErrStaleChain, "others enforce it now")
+	_, err = l.Reserve(t.Context(), l.request(hold(live, 101)))
+	var d *governance.Denial
+	require.ErrorAs(t, err, &d, "decided exactly, whatever its enforcement")
+	l.take(t, hold(live, 100))
 }
 
 func zeroAmountLooks(t *testing.T, l Ledger) {
