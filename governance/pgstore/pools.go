@@ -19,7 +19,7 @@ import (
 const (
 	connectTimeout  = 5 * time.Second
 	defaultConnLife = 15 * time.Minute
-	idleLife        = 30 * time.Second
+	idleLife        = 5 * time.Second
 	defaultMaxConns = 8
 
 	// DefaultLockTimeout and DefaultStatementTimeout are what sessions ask for unless their role has settings of its own.
@@ -72,7 +72,7 @@ type Options struct {
 	LockTimeout, StatementTimeout time.Duration
 }
 
-// Open builds a pool. No connection is made before the first use, and none is kept that was idle for half a minute.
+// Open builds a pool. No connection is made before the first use, and one that was idle for five seconds is closed by the next check.
 // Statements go in exec mode, which leaves nothing on the server between round trips: transaction poolers may stand between.
 func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(o.DSN.Reveal())
@@ -89,7 +89,9 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 		config.MaxConnLifetime = o.ConnLife
 	}
 	config.MaxConnLifetimeJitter = config.MaxConnLifetime / 15 // not all at once
-	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, idleLife/2
+	// Each check makes the pool hand out all idle connections in turn once; were the next one due within their idle life, an
+	// idle process would never close its second connection (C-07).
+	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, 2*idleLife
 	o.configure(config.ConnConfig)
 	config.BeforeConnect = o.beforeConnect
 	config.AfterConnect = verifyTimeouts

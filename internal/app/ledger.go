@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -111,16 +112,18 @@ func (a *App) openTasks() error {
 }
 
 // sweep expires reservations of dead processes. It runs on every replica without a claim: expiry is a conditional write
-// itself, and a replica that died with the claim must not keep the others from it.
+// itself, and a replica that died with the claim must not keep the others from it. It begins at a moment of its own: in step
+// with the heartbeat, an idle process would need two connections instead of one (C-07).
 func (a *App) sweep(ctx context.Context) error {
 	every := min(a.cfg.ProcessLease/9, 5*time.Second)
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	timer := time.NewTimer(rand.N(every))
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+			timer.Reset(every)
 		}
 		for closed := sweepBatch; closed == sweepBatch; {
 			var err error
