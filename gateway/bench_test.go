@@ -243,6 +243,7 @@ const (
 func (b *bench) chat(headers ...string) answer {
 	return b.post("/v1/chat/completions", chatBody, headers...)
 }
+
 func (b *bench) stream(headers ...string) answer {
 	return b.post("/v1/chat/completions", streamBody, headers...)
 }

@@ -58,7 +58,7 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 		switch {
 		case int64(len(body)) > g.cfg.MaxBody:
 			return nil, taken, tooLarge()
-		case err == io.EOF: //nolint:errorlint // a reader's bare io.EOF
+		case err == io.EOF: // a reader's bare io.EOF
 			// The server now watches for the client's leaving by reading on, for as long as the call takes.
 			return body, taken, rc.SetReadDeadline(time.Time{})
 		case errors.Is(err, os.ErrDeadlineExceeded):

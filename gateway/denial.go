@@ -295,5 +295,5 @@ func resetText(d time.Duration) string {
 	if d < time.Second {
 		unit = time.Millisecond
 	}
-	return ((d + unit - 1) / unit * unit).String()
+	return (d + unit - 1).Truncate(unit).String()
 }

@@ -354,7 +354,7 @@ func (c *call) try(ctx context.Context, a *attempt, more bool) error {
 	}
 	began := time.Now()
 	var response *http.Response
-	a.keeper.wait(func() { response, err = c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request) })
+	a.keeper.wait(func() { response, err = c.g.upstreams.of(a.target.Provider.Num).RoundTrip(request) }) //nolint:bodyclose // below, by a defer
 	c.notOurs += time.Since(began)
 	a.ending.Written = a.sending.written()
 	if err != nil {

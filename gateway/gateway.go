@@ -73,6 +73,7 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the chain: %w", err)
 	}
+	cut, cutNow := context.WithCancelCause(context.Background())
 	g := &Gateway{
 		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
 		upstreams: newUpstreams(o.Config, o.DialControl),
@@ -80,12 +81,12 @@ func New(o Options) (*Gateway, error) {
 		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics), ready: o.Ready,
 		drains:  make(chan struct{}, o.Config.Drains),
 		records: make(chan plugins.Record, o.Config.RecordQueue),
+		life:    lifetime{cut: cut, cutNow: cutNow},
 	}
 	for _, p := range o.Providers {
 		g.providers[p.Kind()] = p
 	}
 	g.bodies.left.Store(o.Config.MaxBodiesInFlight)
-	g.life.cut, g.life.cutNow = context.WithCancelCause(context.Background())
 	g.handler = g.mount()
 	return g, nil
 }
@@ -104,15 +105,19 @@ func (g *Gateway) Run(ctx context.Context) error {
 		case r := <-g.records:
 			g.chain.record(ctx, r)
 		case <-ctx.Done():
-			ctx = context.WithoutCancel(ctx)
-			for {
-				select {
-				case r := <-g.records:
-					g.chain.record(ctx, r)
-				default:
-					return nil
-				}
-			}
+			g.recordRest(context.WithoutCancel(ctx))
+			return nil
+		}
+	}
+}
+
+func (g *Gateway) recordRest(ctx context.Context) {
+	for {
+		select {
+		case r := <-g.records:
+			g.chain.record(ctx, r)
+		default:
+			return
 		}
 	}
 }

@@ -99,6 +99,6 @@ func (c *call) emptyFrame() []byte {
 		chunk.Object, chunk.Choices = "text_completion", []emptyChoice{{Text: new(string)}}
 	}
 	_ = json.Unmarshal(c.stream.head, &chunk.chunkHead) // what the upstream has not told, or in another type, stays
-	b, _ := json.Marshal(chunk)                         // plain data
+	b, _ := json.Marshal(chunk)                         //nolint:errchkjson // plain data
 	return event(nil, b)
 }

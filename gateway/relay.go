@@ -480,7 +480,7 @@ func (c *call) errorEvent(f *failure, sent int) []byte {
 		return event(nil, f.body)
 	}
 	if c.route.dialect == providers.OpenAIResponses {
-		b, _ := json.Marshal(responsesError{"error", string(e.Code), e.Public, orNull(e.Param), sent}) // plain data
+		b, _ := json.Marshal(responsesError{"error", string(e.Code), e.Public, orNull(e.Param), sent}) //nolint:errchkjson // plain data
 		return event([]byte("error"), b)
 	}
 	return event(nil, encode(e, answers[e.Code].status, false, c.ID.String()))

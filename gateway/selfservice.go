@@ -214,7 +214,7 @@ func ownLimits(catalog *governance.Catalog, p *governance.Principal, now time.Ti
 	for _, kind := range []governance.Kind{governance.KindRate, governance.KindBudget, governance.KindConcurrency} {
 		for _, applied := range catalog.Limits.Applied(kind, &caller, now) {
 			if applied.Limit.Mode != governance.ModeLog {
-				queries = append(queries, governance.LevelQuery{Limit: applied.Limit, Subject: applied.Subject})
+				queries = append(queries, governance.LevelQuery(applied))
 			}
 		}
 	}
@@ -396,7 +396,7 @@ func asRow(r *governance.SpendRow) spendRow {
 	}
 	for u, n := range r.Quantities {
 		if n != 0 {
-			name := governance.Unit(u).String() //nolint:gosec // an index below UnitCount
+			name := governance.Unit(u).String() // an index below UnitCount
 			row.Quantities[name] = n
 			row.UnitPrices[name] = amountText(governance.MetricCost, int64(r.Prices[u]))
 		}

@@ -33,7 +33,7 @@ const (
 	CodeReservationTooLarge   Code = "reservation_too_large"
 	CodeBudgetHeld            Code = "budget_held"
 	CodeRateLimitExceeded     Code = "rate_limit_exceeded"
-	CodeTokenLimitExceeded    Code = "token_limit_exceeded"
+	CodeTokenLimitExceeded    Code = "token_limit_exceeded" //nolint:gosec // no credential
 	CodeConcurrencyExceeded   Code = "concurrency_exceeded"
 	CodeRequestExceedsLimit   Code = "request_exceeds_limit"
 	CodeIdempotencyInProgress Code = "idempotency_in_progress"

@@ -108,7 +108,7 @@ type Refusal struct {
 
 // Denial is the error of a refused admission. Nothing was taken from any meter. It lists every limit that refused, in
 // chain order.
-type Denial struct {
+type Denial struct { //nolint:errname // the glossary's word
 	Refusals      []Refusal
 	ConfigVersion int64
 }

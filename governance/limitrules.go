@@ -142,9 +142,9 @@ func (l *Limit) checkBucket() error {
 	if l.Amount > 0 && l.Burst == 0 {
 		return fault("burst", "of 0 would never admit anything")
 	}
-	ticks := uint64(l.Per / time.Millisecond) //nolint:gosec // one of four positive durations
+	ticks := uint64(l.Per / time.Millisecond) // one of four positive durations
 	for field, n := range map[string]int64{"amount": l.Amount, "burst": l.Burst} {
-		if hi, lo := bits.Mul64(uint64(n), ticks); hi != 0 || lo > bucketUnits { //nolint:gosec // n ≥ 0
+		if hi, lo := bits.Mul64(uint64(n), ticks); hi != 0 || lo > bucketUnits { // n ≥ 0
 			return fault(field, "is too large for its period")
 		}
 	}

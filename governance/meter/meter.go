@@ -187,7 +187,7 @@ func (m *Meter) add(delta int64) {
 
 // scaled is amount ≥ 0 in units × ticks, at most MaxLevel.
 func (m *Meter) scaled(amount int64) int64 {
-	hi, lo := bits.Mul64(uint64(max(amount, 0)), uint64(m.Ticks())) //nolint:gosec // neither is negative
+	hi, lo := bits.Mul64(uint64(max(amount, 0)), uint64(m.Ticks())) // neither is negative
 	if hi != 0 || lo > MaxLevel {
 		return MaxLevel
 	}

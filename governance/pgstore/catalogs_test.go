@@ -173,7 +173,7 @@ func TestF136_F137_F173_AChangeIsInForceEverywhereWithinASecond(t *testing.T) {
 			require.NoError(t, err)
 			deadline := time.NewTimer(soon)
 			defer deadline.Stop()
-			for seen := 0; seen < 2; seen++ { // issued, revoked
+			for range 2 { // issued, revoked
 				select {
 				case num := <-told:
 					require.Equal(t, k.Num, num)

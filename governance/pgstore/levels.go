@@ -32,8 +32,8 @@ func (s *Spend) Levels(ctx context.Context, of []governance.LevelQuery) ([]gover
 	if len(states) != len(of) {
 		return nil, governance.ErrNotFound
 	}
-	for i := range states {
-		if levels[i], err = states[i].level(of[i].Limit); err != nil {
+	for i, q := range of {
+		if levels[i], err = states[i].level(q.Limit); err != nil {
 			return nil, err
 		}
 	}

@@ -94,7 +94,7 @@ func last(files source.Driver) (int64, error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("read migrations: %w", err)
 	}
-	return int64(version), nil //nolint:gosec // six digits
+	return int64(version), nil // six digits
 }
 
 // migrator runs steps from files and waits for others at most so long.
@@ -196,14 +196,14 @@ func (d *stepwise) recover(files source.Driver) (err error) {
 	if err != nil || !dirty {
 		return err
 	}
-	before, err := files.Prev(uint(version)) //nolint:gosec // six digits
+	before, err := files.Prev(uint(version)) // six digits
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return d.SetVersion(-1, false)
 	case err != nil:
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	return d.SetVersion(int(before), false) //nolint:gosec // six digits
+	return d.SetVersion(int(before), false) // six digits
 }
 
 func (d *stepwise) status(files source.Driver) (MigrationStatus, error) {

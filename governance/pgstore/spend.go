@@ -77,8 +77,8 @@ type spendKey struct {
 
 // cursor hides where the next page begins.
 func (k spendKey) cursor() string {
-	place := binary.BigEndian.AppendUint64(nil, uint64(k.SettledAt.UnixMicro()))                     //nolint:gosec // read back alike
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(place, uint64(k.Seq))) //nolint:gosec // read back alike
+	place := binary.BigEndian.AppendUint64(nil, uint64(k.SettledAt.UnixMicro()))                     // read back alike
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(place, uint64(k.Seq))) // read back alike
 }
 
 // parseSpendCursor returns the place behind which a page begins; no instant: at the newest row.
@@ -90,8 +90,8 @@ func parseSpendCursor(s string) (at *time.Time, seq int64, err error) {
 	if err != nil || len(place) != 16 {
 		return nil, 0, invalid("cursor", "is not one that a list returned")
 	}
-	settled := time.UnixMicro(int64(binary.BigEndian.Uint64(place))) //nolint:gosec // written alike
-	return &settled, int64(binary.BigEndian.Uint64(place[8:])), nil  //nolint:gosec // written alike
+	settled := time.UnixMicro(int64(binary.BigEndian.Uint64(place))) // written alike
+	return &settled, int64(binary.BigEndian.Uint64(place[8:])), nil  // written alike
 }
 
 // spendArgs finds the row numbers that a filter means.

@@ -275,7 +275,7 @@ func (t *table[T, R]) Delete(ctx context.Context, by governance.Actor, id string
 
 // cursor hides a row number from clients, who must not build on it.
 func cursor(num int64) string {
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(num))) //nolint:gosec // read back alike
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(num))) // read back alike
 }
 
 func parseCursor(s string) (int64, error) {
@@ -286,7 +286,7 @@ func parseCursor(s string) (int64, error) {
 	if err != nil || len(b) != 8 {
 		return 0, invalid("cursor", "is not one that a list returned")
 	}
-	return int64(binary.BigEndian.Uint64(b)), nil //nolint:gosec // written alike
+	return int64(binary.BigEndian.Uint64(b)), nil // written alike
 }
 
 // instant reads a nullable time: NULL is the zero time.

@@ -118,7 +118,7 @@ func attempt(ctx context.Context, l *ledger.Ledger, random *rand.Rand, b *book, 
 	}
 	_, err = l.Reserve(ctx, r)
 	if denial, refused := errors.AsType[*governance.Denial](err); refused && denial != nil {
-		return nil
+		return nil //nolint:nilerr // a refusal is an answer
 	}
 	if err != nil {
 		return err

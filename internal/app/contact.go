@@ -24,20 +24,20 @@ type state struct {
 	reason    atomic.Pointer[string] // why there was no contact yet
 }
 
-// notYet says that contact may succeed later. Only reason is shown to probes: err may name hosts.
-type notYet struct {
+// notYetError says that contact may succeed later. Only reason is shown to probes: err may name hosts.
+type notYetError struct {
 	reason string
 	err    error
 }
 
-func (e *notYet) Error() string {
+func (e *notYetError) Error() string {
 	if e.err == nil {
 		return e.reason
 	}
 	return e.reason + ": " + e.err.Error()
 }
 
-func (e *notYet) Unwrap() error { return e.err }
+func (e *notYetError) Unwrap() error { return e.err }
 
 // prepare does what comes before the first request: contact with the database and a filled price book.
 func (a *App) prepare(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (a *App) contact(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		wait, ok := errors.AsType[*notYet](err)
+		wait, ok := errors.AsType[*notYetError](err)
 		if !ok {
 			return err
 		}
@@ -91,20 +91,20 @@ func (a *App) tryContact(ctx context.Context) error {
 	}
 	have, dirty, err := pgstore.SchemaVersion(ctx, pool)
 	if err != nil {
-		return &notYet{"the database cannot be reached", err}
+		return &notYetError{"the database cannot be reached", err}
 	}
 	need, err := pgstore.LatestMigration()
 	if err != nil {
 		return err
 	}
 	if have < need || dirty {
-		return &notYet{fmt.Sprintf("schema is at %d, this binary needs %d: run `tollgate migrate up`", have, need), nil}
+		return &notYetError{fmt.Sprintf("schema is at %d, this binary needs %d: run `tollgate migrate up`", have, need), nil}
 	}
 	if err := pgstore.VerifySecrets(ctx, pool, append(a.peppers.Checks(), a.keys.Checks()...)...); err != nil {
 		if errors.Is(err, pgstore.ErrWrongSecret) {
 			return err
 		}
-		return &notYet{"secrets cannot be checked", err}
+		return &notYetError{"secrets cannot be checked", err}
 	}
 	return a.checkRole(ctx)
 }
@@ -116,7 +116,7 @@ func (a *App) checkRole(ctx context.Context) error {
 	}
 	p, err := pgstore.ReadPrivileges(ctx, a.data)
 	if err != nil {
-		return &notYet{"privileges cannot be read", err}
+		return &notYetError{"privileges cannot be read", err}
 	}
 	if !p.OverPrivileged() {
 		return nil
@@ -126,7 +126,7 @@ func (a *App) checkRole(ctx context.Context) error {
 		a.log.Warn().Str("role", p.Role).Str("excess", excess).Msg("the data plane's role may do more than it needs")
 		return nil
 	}
-	return &notYet{fmt.Sprintf("role %s may do more than the data plane needs (%s): use tollgate_gateway, or set "+
+	return &notYetError{fmt.Sprintf("role %s may do more than the data plane needs (%s): use tollgate_gateway, or set "+
 		"TOLLGATE_ALLOW_PRIVILEGED_ROLE", p.Role, excess), nil}
 }
 

@@ -133,7 +133,7 @@ func read(t *testing.T, wanted func(path string) bool) map[string]string {
 		if !wanted(rel) {
 			return nil
 		}
-		b, err := os.ReadFile(path) //nolint:gosec // a walk of the tree
+		b, err := os.ReadFile(path) // a walk of the tree
 		texts[rel] = string(b)
 		return err
 	})

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 // dataDir returns a folder that every user may enter, as t.TempDir is none for root.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tollgate-devdb-")
+	dir, err := os.MkdirTemp("", "tollgate-devdb-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })

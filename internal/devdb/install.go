@@ -41,8 +41,8 @@ func find(named, cluster string) (installation, error) {
 			return installation{}, fmt.Errorf("look for PostgreSQL: %w", err)
 		}
 		if path, err := exec.LookPath("initdb"); err == nil {
-			if real, err := filepath.EvalSymlinks(path); err == nil {
-				candidates = append(candidates, filepath.Dir(real))
+			if resolved, err := filepath.EvalSymlinks(path); err == nil {
+				candidates = append(candidates, filepath.Dir(resolved))
 			}
 		}
 	}

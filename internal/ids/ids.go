@@ -18,7 +18,7 @@ type ID = uuid.UUID
 // Callers pass the database's clock as they know it, never their own, since ledger partitions are ranges of ids.
 func New(at time.Time) ID {
 	id := uuid.Must(uuid.NewRandom())
-	ms := uint64(at.UnixMilli()) //nolint:gosec // instants before 1970 do not occur
+	ms := uint64(at.UnixMilli()) // instants before 1970 do not occur
 	var stamp [8]byte
 	binary.BigEndian.PutUint64(stamp[:], ms<<16)
 	copy(id[:6], stamp[:6])
@@ -30,7 +30,7 @@ func New(at time.Time) ID {
 func Time(id ID) time.Time {
 	var stamp [8]byte
 	copy(stamp[2:], id[:6])
-	return time.UnixMilli(int64(binary.BigEndian.Uint64(stamp[:]))).UTC() //nolint:gosec // 48 bits
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(stamp[:]))).UTC() // 48 bits
 }
 
 // ErrMalformed says that a text is not an identifier.

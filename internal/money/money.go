@@ -117,7 +117,7 @@ func (n Nano) String() string { return FormatScaled(int64(n), 9) }
 // FormatScaled writes n ÷ 10^digits as a plain decimal without trailing zeros.
 func FormatScaled(n int64, digits int) string {
 	sign := ""
-	u := uint64(n) //nolint:gosec // two's complement is meant
+	u := uint64(n) // two's complement is meant
 	if n < 0 {
 		sign, u = "-", -u
 	}

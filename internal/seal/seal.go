@@ -232,7 +232,7 @@ func header(id string) []byte { return append([]byte{1, byte(len(id))}, id...) }
 func bind(header []byte, context []string) []byte {
 	bound := append([]byte{}, header...)
 	for _, part := range context {
-		bound = binary.BigEndian.AppendUint32(bound, uint32(len(part))) //nolint:gosec // parts are names and URLs
+		bound = binary.BigEndian.AppendUint32(bound, uint32(len(part))) // parts are names and URLs
 		bound = append(bound, part...)
 	}
 	return bound

@@ -223,7 +223,6 @@ func TestReader_GivesGiantBuffersBack(t *testing.T) {
 		_, err = r.Next()
 		require.NoError(t, err)
 	}
-	giant = ""
 	var stats runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&stats)

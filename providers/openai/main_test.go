@@ -2,7 +2,6 @@ package openai_test
 
 import (
 	"encoding/json"
-
 	"testing"
 
 	"github.com/stretchr/testify/require"
