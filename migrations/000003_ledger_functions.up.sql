@@ -211,8 +211,7 @@ DECLARE
     i int; j int; k int; first int; last int; good boolean;
 BEGIN
     wrote := false;
-    SELECT s.epoch INTO epoch_ FROM ledger.state AS s;
-    SELECT c.version INTO config_version FROM tollgate.config_state AS c;
+    SELECT s.epoch, c.version INTO epoch_, config_version FROM ledger.state AS s, tollgate.config_state AS c;
     units := CASE WHEN nr > 0 THEN cardinality(r_quantities) / nr WHEN ns > 0 THEN cardinality(s_quantities) / ns END;
 
     -- The wanted meters. Kind, metric and windows of a limit never change, so they may be read before the locks.
@@ -528,8 +527,8 @@ BEGIN
             r_status := NULL;
         END IF;
         -- An id carries the time it was made at; partitions and the sweeper's low water rely on it.
-        earliest := ledger.id_at(decided_at - interval '1 hour');
-        latest := ledger.id_at(decided_at + interval '60 seconds');
+        earliest := (lpad(to_hex(now_us / 1000 - 3600000), 12, '0') || repeat('0', 20))::uuid;
+        latest := (lpad(to_hex(now_us / 1000 + 60000), 12, '0') || repeat('0', 20))::uuid;
         SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) WHERE r.id < earliest OR r.id >= latest;
         IF count_ > 0 THEN
             clean := false;
@@ -575,13 +574,13 @@ BEGIN
                 fits := false;
             END IF;
             IF fits THEN
-                SELECT bool_and(k_sums[x.k] <= k_room[x.k]) INTO fits FROM generate_series(1, nk) AS x (k);
+                SELECT bool_and(k_sums[x.k] <= k_room[x.k]), array_agg(CASE WHEN m_counts[x.k] THEN k_sums[x.k] ELSE 0 END ORDER BY x.k)
+                INTO fits, k_taken
+                FROM generate_series(1, nk) AS x (k);
             END IF;
         END IF;
         IF fits THEN
             r_status := NULL;
-            SELECT array_agg(CASE WHEN m_counts[x.k] THEN k_sums[x.k] ELSE 0 END ORDER BY x.k) INTO k_taken
-            FROM generate_series(1, nk) AS x (k);
         ELSE
             r_status := coalesce(r_status, array_fill(NULL::smallint, ARRAY[nr]));
             w_taken := array_fill(0::smallint, ARRAY[nw]);
@@ -756,8 +755,10 @@ BEGIN
     END IF;
 
     -- and who was admitted gets a reservation.
-    IF nr > 0 THEN
-        SELECT count(*) INTO admitted FROM generate_series(1, nr) AS x (j) WHERE r_status IS NULL OR r_status[x.j] = 1;
+    IF r_status IS NULL THEN
+        admitted := nr;
+    ELSE
+        SELECT count(*) INTO admitted FROM generate_series(1, nr) AS x (j) WHERE r_status[x.j] = 1;
     END IF;
     IF admitted > 0 THEN
         INSERT INTO ledger.reservations (attempt_id, state, process_id, admitted_at, expires_at, request_id, attempt,
