@@ -455,7 +455,7 @@ func TestF053_ClientsWaitForRates(t *testing.T) {
 		require.Nil(t, r.Error, "%+v", r.Error)
 		require.Equal(t, []string{mock.DefaultText}, r.Texts)
 		require.Equal(t, 2, r.Requests)
-		require.Less(t, r.WaitedMS, 3000.)
+		require.Less(t, r.WaitedMS, 10_000.)
 
 		// A wait above a minute is not asked for: libraries would ignore it or sleep through it.
 		require.Nil(t, lib.do(t.Context(), f.ask(opChat, "plain", slow)).Error)

@@ -10,8 +10,8 @@ import (
 )
 
 // F151: every header that clients put a key into works on every route; what cannot be a key is refused with the header's
-// name and never its value.
-func TestF151_CredentialsInEveryHeader(t *testing.T) {
+// name and never its value. No secret is logged.
+func TestF139_F151_CredentialsInEveryHeader(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, fleetOptions{})
 	key, _ := f.issue()
@@ -89,6 +89,11 @@ func TestF151_CredentialsInEveryHeader(t *testing.T) {
 				require.Equal(t, before, f.mock.Counts().Count, "nothing is forwarded")
 			}
 		})
+	}
+	for _, p := range append(f.gateways, f.control) { // F139
+		for _, marker := range []string{key, other, adminToken, "sk-upstream-marker"} {
+			require.NotContains(t, p.out.String(), marker, "a secret is in the log")
+		}
 	}
 	for _, r := range f.mock.Log().Requests {
 		for name, values := range r.Header {
