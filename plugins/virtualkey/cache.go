@@ -105,6 +105,9 @@ func (c *cache) changed(kind string, num int64) {
 func (c *cache) find(ctx context.Context, publicID, ip string) (*entry, error) {
 	known, seen := c.known.Get(publicID)
 	if seen && c.fresh(known) {
+		if time.Since(known.readAt) > c.maxAge/2 {
+			c.renew(ctx, publicID) // so that keys in use are read anew before anybody has to wait for it
+		}
 		return known, nil
 	}
 	if e, ok := c.unknown.Get(publicID); ok && c.fresh(e) {
@@ -131,17 +134,7 @@ func (c *cache) lookUp(ctx context.Context, publicID string) (*entry, error) {
 	if c.gate.closed() {
 		return nil, errSilent
 	}
-	c.mu.Lock()
-	epoch := c.epoch
-	c.mu.Unlock()
-	flight := c.flights.DoChan(publicID+"@"+strconv.FormatUint(epoch, 10), func() (found any, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("look up key: panic: %v", p)
-			}
-		}()
-		return c.read(context.WithoutCancel(ctx), publicID, epoch)
-	})
+	flight := c.begin(ctx, publicID)
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for key: %w", ctx.Err())
@@ -155,6 +148,28 @@ func (c *cache) lookUp(ctx context.Context, publicID string) (*entry, error) {
 		}
 		return e, nil
 	}
+}
+
+// renew starts a look-up that nobody waits for.
+func (c *cache) renew(ctx context.Context, publicID string) {
+	if !c.gate.closed() {
+		c.begin(ctx, publicID)
+	}
+}
+
+// begin starts a look-up, or joins the one that is under way.
+func (c *cache) begin(ctx context.Context, publicID string) <-chan singleflight.Result {
+	c.mu.Lock()
+	epoch := c.epoch
+	c.mu.Unlock()
+	return c.flights.DoChan(publicID+"@"+strconv.FormatUint(epoch, 10), func() (found any, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("look up key: panic: %v", p)
+			}
+		}()
+		return c.read(context.WithoutCancel(ctx), publicID, epoch)
+	})
 }
 
 func (c *cache) read(ctx context.Context, publicID string, epoch uint64) (*entry, error) {

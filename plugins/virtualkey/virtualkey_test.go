@@ -320,6 +320,42 @@ func TestLookupHasItsOwnTimeLimit(t *testing.T) {
 	})
 }
 
+// A key in use is read anew before it is too old, so that its age makes nobody wait: not for a slow store, and not for one
+// that has fallen silent meanwhile.
+func TestKeysInUseAreRenewedAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		key := f.issue()
+		require.Empty(t, f.code(key))
+		found, err := f.Keys.FindKey(t.Context(), publicID(t, key))
+		require.NoError(t, err)
+		var silent atomic.Bool
+		f.Keys.Find = func(ctx context.Context, _ string) (governance.KeyRecord, error) {
+			if silent.Load() {
+				<-ctx.Done()
+				return governance.KeyRecord{}, ctx.Err()
+			}
+			time.Sleep(2 * time.Second)
+			return found, nil
+		}
+		use := func(until time.Duration, code governance.Code) {
+			for began := time.Now(); time.Since(began) < until; time.Sleep(100 * time.Millisecond) {
+				at := time.Now()
+				require.Equal(t, code, f.code(key))
+				require.Zero(t, time.Since(at), "a caller waited for the store")
+			}
+		}
+		use(time.Minute, "")
+		silent.Store(true)
+		for f.code(key) == "" {
+			time.Sleep(100 * time.Millisecond)
+		}
+		use(time.Second, governance.CodeDataStoreUnavailable)
+		time.Sleep(10 * time.Second) // until the last look-up has given up
+	})
+}
+
 // Who comes while the store is known to be silent does not wait for it, whosever key he has; one look-up at a time goes on
 // asking, and the first answer lets everybody in again.
 func TestNobodyWaitsForASilentStore(t *testing.T) {
