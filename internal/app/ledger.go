@@ -127,7 +127,7 @@ func (a *App) sweep(ctx context.Context) error {
 		}
 		for closed := sweepBatch; closed == sweepBatch; {
 			var err error
-			if closed, err = a.ledger.Expire(ctx, sweepBatch); err != nil {
+			if closed, err = a.limits.Expire(ctx, sweepBatch); err != nil {
 				a.storeLog.failed(err)
 				break
 			}

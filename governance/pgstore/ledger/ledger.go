@@ -22,6 +22,7 @@ import (
 const (
 	maxBatch       = 256
 	maxQueue       = 4 * maxBatch
+	maxExpire      = 1000 // reservations in one sweep, whatever was asked for
 	maxQueueWait   = 250 * time.Millisecond
 	maxLockWait    = 2 * time.Second
 	operationWait  = 8500 * time.Millisecond // so that the answer itself is out within 9 s
