@@ -136,8 +136,8 @@ func (f *failure) hints(h http.Header) {
 	case wait > longestWait:
 		h.Set("X-Should-Retry", "false")
 	case wait > 0:
-		h.Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
-		h.Set("Retry-After-Ms", strconv.FormatInt(max(wait.Milliseconds(), 1), 10))
+		h.Set("Retry-After", roundedUp(wait, time.Second))
+		h.Set("Retry-After-Ms", roundedUp(wait, time.Millisecond))
 	case answers[f.cause.Code].kind == typeQuota:
 		h.Set("X-Should-Retry", "false")
 	}
@@ -147,6 +147,11 @@ func (f *failure) hints(h http.Header) {
 	if f.meshFinal {
 		h.Set("X-Envoy-Ratelimited", "true")
 	}
+}
+
+// roundedUp counts the units of a wait, so that a client that obeys does not come too early.
+func roundedUp(wait, unit time.Duration) string {
+	return strconv.FormatInt(int64((wait+unit-1)/unit), 10)
 }
 
 // longestWait is the longest wait that clients are asked for. SDKs ignore longer ones or sleep through them.

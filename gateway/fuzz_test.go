@@ -109,6 +109,13 @@ func TestResetText(t *testing.T) {
 	}
 }
 
+func TestF053_WaitsAreRoundedUp(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{time.Nanosecond: "1", time.Millisecond: "1", 999_001 * time.Microsecond: "1000", 7 * time.Second: "7000"} {
+		require.Equal(t, want, roundedUp(d, time.Millisecond))
+	}
+}
+
 func TestEvent(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "data: {}\n\n", string(event(nil, []byte("{}"))))
