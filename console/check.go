@@ -58,10 +58,7 @@ func units(field string, d decimal, m governance.Metric) (int64, error) {
 
 // amountOf writes an amount of a metric as clients read it.
 func amountOf(n int64, m governance.Metric) decimal {
-	if m == governance.MetricCost {
-		return decimal(money.Nano(n).String())
-	}
-	return decimal(money.FormatScaled(n, 0))
+	return decimal(m.Text(n))
 }
 
 // checkName refuses names that people could not read or tell apart.

@@ -101,22 +101,11 @@ func fixedLimitMembers() []string {
 	return []string{"organization_id", "scope", "models", "routes", "kind", "metric", "per", "window", "carry_debt"}
 }
 
-// boundOf says what an enforcement may admit beyond a limit.
-func boundOf(e governance.Enforcement) string {
-	switch e {
-	case governance.EnforceConvergent:
-		return "the fleet's rate × 1 s (5 s while flushes fail), and what is in flight"
-	case governance.EnforceAdvisory:
-		return "twice the amount at a window's edge; everything while its store is away"
-	}
-	return "0"
-}
-
 func viewLimit(l governance.Limit) Limit {
 	v := Limit{
 		Stamps: stampsOf(l.Meta), OrganizationID: idOf(l.Organization), Scope: viewScope(l.Scope), ScopeName: l.Scope.Subject.Name,
 		Models: orEmpty(l.Models), Routes: orEmpty(l.Routes), Kind: string(l.Kind), Metric: string(l.Metric),
-		CarryDebt: l.CarryDebt, Reserve: string(l.Reserve), Enforcement: string(l.Enforcement), Bound: boundOf(l.Enforcement),
+		CarryDebt: l.CarryDebt, Reserve: string(l.Reserve), Enforcement: string(l.Enforcement), Bound: governance.Bound,
 		Mode: string(l.Mode), Thresholds: l.Thresholds, StartsAt: instant(l.StartsAt), ExpiresAt: instant(l.ExpiresAt), Reason: l.Reason,
 	}
 	if v.Thresholds == nil {

@@ -55,7 +55,7 @@ func viewUnitPrices(prices governance.UnitPrices) map[string]decimal {
 	m := make(map[string]decimal)
 	for u, p := range prices {
 		if p != 0 {
-			m[governance.Unit(u).String()] = decimal(money.FormatScaled(int64(p), 9))
+			m[governance.Unit(u).String()] = decimal(p.String())
 		}
 	}
 	return m

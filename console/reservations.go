@@ -45,7 +45,7 @@ func viewReservation(r governance.OpenReservation) reservation {
 		ID: r.ID.String(), RequestID: r.Origin.RequestID.String(), Attempt: r.Origin.Attempt, State: r.State,
 		Organization: refOf(r.Origin.Organization), Team: refOf(r.Origin.Team), Key: refOf(r.Origin.Key), User: refOf(r.Origin.User),
 		Route: r.Origin.Route, Model: r.Origin.Model, Provider: r.Origin.Provider, UpstreamModel: r.Origin.UpstreamModel,
-		Quantities: viewQuantities(r.Estimate.Quantities), CostUSD: r.Estimate.Cost.String(),
+		Quantities: r.Estimate.Quantities.ByName(), CostUSD: r.Estimate.Cost.String(),
 		Legs: make([]leg, 0, len(r.Legs)), AdmittedAt: instant(r.AdmittedAt), ExpiresAt: instant(r.ExpiresAt), Process: r.Process,
 	}
 	for _, l := range r.Legs {

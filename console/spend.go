@@ -63,7 +63,7 @@ func viewSpendRow(r governance.SpendRow) spendRow {
 		Outcome: string(r.Outcome), UsageSource: string(r.Source), Organization: refOf(r.Origin.Organization),
 		Team: refOf(r.Origin.Team), Key: refOf(r.Origin.Key), User: refOf(r.Origin.User), EndUser: textOf(r.EndUser),
 		Route: r.Origin.Route, Model: r.Origin.Model, Provider: r.Origin.Provider, UpstreamModel: r.Origin.UpstreamModel,
-		Quantities: viewQuantities(r.Quantities), UnitPrices: viewUnitPrices(r.Prices), PriceVersion: textOf(r.PriceID),
+		Quantities: r.Quantities.ByName(), UnitPrices: viewUnitPrices(r.Prices), PriceVersion: textOf(r.PriceID),
 		CostUSD: r.Cost.String(), AdmittedAt: r.AdmittedAt.UTC(), SettledAt: r.SettledAt.UTC(), Corrects: textOf(r.Corrects),
 		Tags: r.Tags, Actor: r.Actor, Reason: r.Reason,
 	}
@@ -71,16 +71,6 @@ func viewSpendRow(r governance.SpendRow) spendRow {
 		v.Tags = map[string]string{}
 	}
 	return v
-}
-
-func viewQuantities(q governance.Quantities) map[string]int64 {
-	m := make(map[string]int64)
-	for u, n := range q {
-		if n != 0 {
-			m[governance.Unit(u).String()] = n
-		}
-	}
-	return m
 }
 
 // textOf is nil for the empty text.

@@ -27,14 +27,11 @@ type Level struct {
 
 func viewLevel(l governance.Level, m governance.Metric, now time.Time) Level {
 	v := Level{
-		Spent: amountOf(l.Spent, m), Held: amountOf(l.Held, m), Debt: amountOf(l.Debt, m), ResetsAt: instant(l.ResetsAt),
+		Spent: amountOf(l.Spent, m), Held: amountOf(l.Held, m), Debt: amountOf(l.Debt, m), ResetsAt: instant(l.WholeAt(now)),
 	}
 	if !l.Unlimited {
 		amount, remaining := amountOf(l.Amount, m), amountOf(l.Remaining, m)
 		v.Amount, v.Remaining = &amount, &remaining
-	}
-	if v.ResetsAt == nil && l.ResetsAfter > 0 {
-		v.ResetsAt = instant(now.Add(l.ResetsAfter).Truncate(time.Millisecond))
 	}
 	return v
 }
@@ -86,7 +83,7 @@ func (s *server) stateOf(ctx context.Context, l *governance.Limit, members int) 
 	now := s.Now().UTC()
 	state := limitState{
 		ID: l.ID, Kind: string(l.Kind), Metric: string(l.Metric), AsOf: now,
-		Enforcement: string(l.Enforcement), Bound: boundOf(l.Enforcement), Mode: string(l.Mode),
+		Enforcement: string(l.Enforcement), Bound: governance.Bound, Mode: string(l.Mode),
 	}
 	if !l.Scope.Each() {
 		levels, err := s.Spend.Levels(ctx, []governance.LevelQuery{{Limit: l, Subject: l.Scope.Subject.Num}})

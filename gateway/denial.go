@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/governance"
-	"github.com/tollgate-gateway/tollgate/internal/money"
 	"github.com/tollgate-gateway/tollgate/plugins"
 )
 
@@ -50,7 +49,7 @@ func denied(d *governance.Denial, c *plugins.Call, now time.Time) *failure {
 	}
 	r := &d.Refusals[speaks]
 	details := denialDetails{refusedLimit: describe(&r.Level, c, now), Others: []refusedLimit{}}
-	details.Wanted = amountText(r.Limit.Metric, r.Wanted)
+	details.Wanted = r.Limit.Metric.Text(r.Wanted)
 	for i := range d.Refusals {
 		if i != speaks {
 			other := describe(&d.Refusals[i].Level, c, now)
@@ -185,36 +184,19 @@ func describe(l *governance.Level, c *plugins.Call, now time.Time) refusedLimit 
 		Limit:     l.Limit.ID,
 		Scope:     refusedScope{string(l.Limit.Scope.Type), scopeID(l, c)},
 		Metric:    string(m),
-		Spent:     amountText(m, l.Spent),
-		Held:      amountText(m, l.Held),
-		Debt:      amountText(m, l.Debt),
-		Remaining: amountText(m, l.Remaining),
-		ResetsAt:  resetsAt(l, now),
+		Spent:     m.Text(l.Spent),
+		Held:      m.Text(l.Held),
+		Debt:      m.Text(l.Debt),
+		Remaining: m.Text(l.Remaining),
+	}
+	if at := l.WholeAt(now); !at.IsZero() {
+		d.ResetsAt = &at
 	}
 	if !l.Unlimited {
-		amount := amountText(m, l.Amount)
+		amount := m.Text(l.Amount)
 		d.Amount = &amount
 	}
 	return d
-}
-
-func resetsAt(l *governance.Level, now time.Time) *time.Time {
-	at := l.ResetsAt
-	if at.IsZero() && l.ResetsAfter > 0 {
-		at = now.Add(l.ResetsAfter)
-	}
-	if at.IsZero() {
-		return nil
-	}
-	at = at.UTC().Truncate(time.Millisecond)
-	return &at
-}
-
-func amountText(m governance.Metric, n int64) string {
-	if m == governance.MetricCost {
-		return money.Nano(n).String()
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // affordable is the largest output maximum, in tokens of one answer, that would have fitted what the limit has left.

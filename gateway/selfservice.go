@@ -141,19 +141,8 @@ func (c *call) limitState(l *governance.Level) limitState {
 	return limitState{
 		ID: d.Limit, Scope: d.Scope, Kind: string(l.Limit.Kind), Metric: d.Metric, Amount: d.Amount, Spent: d.Spent, Held: d.Held,
 		Debt: d.Debt, Remaining: d.Remaining, ResetsAt: d.ResetsAt,
-		Enforcement: string(l.Limit.Enforcement), Bound: bound(l.Limit.Enforcement),
+		Enforcement: string(l.Limit.Enforcement), Bound: governance.Bound,
 	}
-}
-
-// bound says how far beyond its amount a limit may be used (contract, section 1).
-func bound(e governance.Enforcement) string {
-	switch e {
-	case governance.EnforceConvergent:
-		return "the fleet's rate × flush interval (1 s, up to 5 s while flushes fail) + in flight"
-	case governance.EnforceAdvisory:
-		return "up to 2 × at a window edge; everything while its store is away"
-	}
-	return "0, plus debt"
 }
 
 type keyState struct {
@@ -390,15 +379,13 @@ func asRow(r *governance.SpendRow) spendRow {
 		Outcome: string(r.Outcome), UsageSource: string(r.Source), Organization: r.Origin.Organization.ID,
 		Team: orNull(r.Origin.Team.ID), Key: r.Origin.Key.ID, User: orNull(r.Origin.User.ID), EndUser: orNull(r.EndUser),
 		Model: r.Origin.Model, Provider: r.Origin.Provider, UpstreamModel: r.Origin.UpstreamModel,
-		Quantities: map[string]int64{}, UnitPrices: map[string]string{}, PriceVersion: orNull(r.PriceID), CostUSD: r.Cost.String(),
+		Quantities: r.Quantities.ByName(), UnitPrices: map[string]string{}, PriceVersion: orNull(r.PriceID), CostUSD: r.Cost.String(),
 		Unpriced: r.Origin.Unpriced, AdmittedAt: r.AdmittedAt.UTC(), SettledAt: r.SettledAt.UTC(), Corrects: orNull(r.Corrects),
 		Tags: r.Tags, Limits: asLegs(r.Legs),
 	}
 	for u, n := range r.Quantities {
 		if n != 0 {
-			name := governance.Unit(u).String() // an index below UnitCount
-			row.Quantities[name] = n
-			row.UnitPrices[name] = amountText(governance.MetricCost, int64(r.Prices[u]))
+			row.UnitPrices[governance.Unit(u).String()] = r.Prices[u].String()
 		}
 	}
 	return row
@@ -409,7 +396,7 @@ func asLegs(legs []governance.Leg) []legState {
 	for i := range legs {
 		l := &legs[i]
 		out = append(out, legState{
-			l.LimitID, string(l.Scope), string(l.Kind), string(l.Metric), amountText(l.Metric, l.Reserved), amountText(l.Metric, l.Actual),
+			l.LimitID, string(l.Scope), string(l.Kind), string(l.Metric), l.Metric.Text(l.Reserved), l.Metric.Text(l.Actual),
 		})
 	}
 	return out
@@ -483,7 +470,7 @@ func (c *call) answerDryRun() error {
 		}
 		refuses := !levels[i].Unlimited && levels[i].Remaining < request.Holds[i].Amount
 		state := c.limitState(&levels[i])
-		state.Wanted, state.WouldRefuse = amountText(levels[i].Limit.Metric, request.Holds[i].Amount), &refuses
+		state.Wanted, state.WouldRefuse = levels[i].Limit.Metric.Text(request.Holds[i].Amount), &refuses
 		out.WouldAdmit = out.WouldAdmit && !refuses
 		out.Limits = append(out.Limits, state)
 	}

@@ -84,6 +84,14 @@ type Level struct {
 	Member Ref
 }
 
+// WholeAt is when the meter is whole again, seen from now: its window has ended, its bucket is full. Zero: never, or it is.
+func (l *Level) WholeAt(now time.Time) time.Time {
+	if l.ResetsAt.IsZero() && l.ResetsAfter > 0 {
+		return now.Add(l.ResetsAfter).UTC().Truncate(time.Millisecond)
+	}
+	return l.ResetsAt.UTC()
+}
+
 // RefusalReason says why a meter refused.
 type RefusalReason string
 

@@ -3,7 +3,10 @@ package governance
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/tollgate-gateway/tollgate/internal/money"
 )
 
 // ScopeType says whose use a limit counts. The order is that of the chain.
@@ -47,7 +50,15 @@ const (
 	MetricCost         Metric = "cost"
 )
 
-// Enforcement is the strength of a limit.
+// Text writes an amount of the metric as clients read it: US dollars for cost, else a whole number.
+func (m Metric) Text(n int64) string {
+	if m == MetricCost {
+		return money.Nano(n).String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Enforcement is the strength of a limit. All strengths are decided exactly for now.
 type Enforcement string
 
 // The strengths.
@@ -56,6 +67,9 @@ const (
 	EnforceConvergent Enforcement = "convergent"
 	EnforceAdvisory   Enforcement = "advisory"
 )
+
+// Bound says how far beyond its amount a limit of any strength may be used.
+const Bound = "0, plus debt"
 
 // Mode says whether a limit refuses or only counts what it would have refused.
 type Mode string

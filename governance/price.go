@@ -43,6 +43,17 @@ func (q *Quantities) OutputTokens() int64 {
 // Tokens is all input and output tokens.
 func (q *Quantities) Tokens() int64 { return q.InputTokens() + q.OutputTokens() }
 
+// ByName maps the name of each unit that was counted to its number.
+func (q *Quantities) ByName() map[string]int64 {
+	named := make(map[string]int64)
+	for u, n := range q {
+		if n != 0 {
+			named[Unit(u).String()] = n
+		}
+	}
+	return named
+}
+
 // UnitPrices is a price for each unit, in nano-dollars per million.
 type UnitPrices [UnitCount]money.PerMillion
 

@@ -155,7 +155,7 @@ func (e *Ending) reported(o Outcome, u *Usage, source UsageSource, rate Basis) S
 func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	output := (max(e.OutputBytes, 0) + bytesPerToken - 1) / bytesPerToken
 	if !e.Terminal {
-		output = max(output, e.generated())
+		output = max(output, Generated(e.OutputRate, e.Generating))
 	}
 	reserved := &e.Reserved.Quantities
 	var q Quantities
@@ -165,13 +165,13 @@ func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	return e.booked(o, UsageEstimate, q, "", rate)
 }
 
-// generated is the output that the target may have made in the time it had, shown or not.
-func (e *Ending) generated() int64 {
-	rate := e.OutputRate
+// Generated is how many tokens a target may have made in a time, shown or not. rate is its p95 in tokens per second; 0: it
+// was not measured yet.
+func Generated(rate int64, in time.Duration) int64 {
 	if rate <= 0 {
 		rate = unmeasuredOutputRate
 	}
-	ms := max(e.Generating.Milliseconds(), 0)
+	ms := max(in.Milliseconds(), 0)
 	if ms > math.MaxInt64/rate-1 {
 		return math.MaxInt64
 	}

@@ -14,9 +14,6 @@ import (
 
 var _ governance.SpendDecisions = (*Spend)(nil)
 
-// unmeasuredOutputRate, in tokens per second, stands in for a target's p95 until there is one, as at settlement.
-const unmeasuredOutputRate = 100
-
 // provisionalColumns are what resolving a row needs to know of it.
 type provisionalColumns struct {
 	AttemptID      ids.ID    `db:"attempt_id"`
@@ -50,13 +47,7 @@ func (c *provisionalColumns) resolve(r governance.Resolution) (resolved, error) 
 		out.source = governance.UsageZero
 		return out, nil
 	case governance.ResolveEstimate:
-		rate := c.OutputRate
-		if rate <= 0 {
-			rate = unmeasuredOutputRate
-		}
-		// At most a day, so that it fits whatever the rate.
-		worked := min(max(c.LastSeenAt.Sub(c.AdmittedAt), 0), 24*time.Hour).Milliseconds()
-		written := (worked*min(rate, governance.MaxTokens/1000) + 999) / 1000
+		written := governance.Generated(c.OutputRate, c.LastSeenAt.Sub(c.AdmittedAt))
 		out.quantities[governance.UnitInput] = reserved.InputTokens()
 		out.quantities[governance.UnitOutput] = min(written, reserved.OutputTokens())
 		out.quantities[governance.UnitRequest] = min(1, reserved[governance.UnitRequest])

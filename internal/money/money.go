@@ -15,6 +15,9 @@ type Nano int64
 // PerMillion is a price in nano-dollars for one million units (tokens, requests, images, seconds).
 type PerMillion int64
 
+// String writes p as decimal US dollars for one million units.
+func (p PerMillion) String() string { return FormatScaled(int64(p), 9) }
+
 // Errors of arithmetic and parsing.
 var (
 	ErrOverflow  = errors.New("amount does not fit in 63 bits")
