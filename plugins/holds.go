@@ -1,6 +1,10 @@
 package plugins
 
-import "github.com/tollgate-gateway/tollgate/governance"
+import (
+	"fmt"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
 
 // Holds returns what the call's present attempt asks of every limit of one kind: the whole of a charger that has no rules
 // of its own. A limit whose amount is zero, such as one of cost at a free target, makes no leg.
@@ -37,3 +41,27 @@ func Holds(c *Call, kind governance.Kind) ([]governance.Hold, error) {
 	}
 	return holds, nil
 }
+
+// Charging makes the module of a charger without rules and settings of its own: it asks for what every limit of one kind
+// counts.
+func Charging(id string, kind governance.Kind) Module {
+	return Module{ID: id, New: func(_ Env, cfg Config) (Plugin, error) {
+		if err := cfg.Decode(&struct{}{}); err != nil {
+			return nil, fmt.Errorf("decode settings of %s: %w", id, err)
+		}
+		return charger{id, kind}, nil
+	}}
+}
+
+type charger struct {
+	id   string
+	kind governance.Kind
+}
+
+var _ Charger = charger{}
+
+// ID implements Plugin.
+func (c charger) ID() string { return c.id }
+
+// Charge implements Charger.
+func (c charger) Charge(call *Call) ([]governance.Hold, error) { return Holds(call, c.kind) }

@@ -2,8 +2,6 @@
 package ratelimit
 
 import (
-	"fmt"
-
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/plugins"
 )
@@ -12,23 +10,4 @@ import (
 const ID = "ratelimit"
 
 // Module is what the application's list of plugins names. The plugin has no settings: limits are administered.
-func Module() plugins.Module {
-	return plugins.Module{ID: ID, New: func(_ plugins.Env, cfg plugins.Config) (plugins.Plugin, error) {
-		if err := cfg.Decode(&struct{}{}); err != nil {
-			return nil, fmt.Errorf("decode settings of ratelimit: %w", err)
-		}
-		return charger{}, nil
-	}}
-}
-
-type charger struct{}
-
-var _ plugins.Charger = charger{}
-
-// ID implements plugins.Plugin.
-func (charger) ID() string { return ID }
-
-// Charge implements plugins.Charger.
-func (charger) Charge(c *plugins.Call) ([]governance.Hold, error) {
-	return plugins.Holds(c, governance.KindRate)
-}
+func Module() plugins.Module { return plugins.Charging(ID, governance.KindRate) }
