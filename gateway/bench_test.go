@@ -67,7 +67,6 @@ type setup struct {
 	targets   []*governance.Target
 	limits    []*governance.Limit
 	principal governance.Principal
-	ready     func() error
 	dial      func(context.Context, string, string, syscall.RawConn) error
 }
 
@@ -135,7 +134,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	chain := append([]gateway.Link{{Plugin: keys{demoKey: s.principal, foreignKey: s.principal}}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
 		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New()}, Ledger: s.ledger, Catalogs: s.catalogs,
-		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, Ready: s.ready, DialControl: s.dial,
+		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
 	})
 	require.NoError(t, err)
 	server := httptest.NewUnstartedServer(s.gw.Handler())
@@ -403,7 +402,7 @@ func (l *ledger) Reserve(_ context.Context, r governance.ReserveRequest) (govern
 	if len(denial.Refusals) > 0 {
 		return governance.Reservation{}, denial
 	}
-	out := governance.Reservation{ID: r.ID, AdmittedAt: time.Now()}
+	out := governance.Reservation{ID: r.ID, AdmittedAt: time.Now(), ConfigVersion: configVersion}
 	for _, h := range r.Holds {
 		if !h.Carried || h.Limit.Kind == governance.KindConcurrency { // a carried slot was given back a moment ago
 			l.used[[2]int64{h.Limit.Num, h.Subject}] += h.Amount
@@ -478,6 +477,9 @@ func (l *ledger) admitted() []governance.ReserveRequest {
 	return slices.Clone(l.reserves)
 }
 
+// configVersion is what the ledger says with each admission.
+const configVersion = 1_000
+
 // held is the number of reservations that are open.
 func (l *ledger) held() int {
 	l.mu.Lock()
@@ -489,6 +491,7 @@ type catalogs struct {
 	mu      sync.Mutex
 	current *governance.Catalog
 	next    *governance.Catalog // what Refresh brings
+	noticed int64               // newest version that was told of
 	err     error
 }
 
@@ -499,6 +502,12 @@ func (c *catalogs) Current() (*governance.Catalog, error) {
 }
 
 func (c *catalogs) Confirm(context.Context) error { return nil }
+
+func (c *catalogs) Notice(version int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.noticed = max(c.noticed, version)
+}
 
 func (c *catalogs) Refresh(context.Context, int64) error {
 	c.mu.Lock()

@@ -109,6 +109,7 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 		took := time.Since(began).Seconds()
 		if err == nil {
 			c.g.metrics.admission(took, "admitted")
+			c.g.catalogs.Notice(reservation.ConfigVersion)
 			c.closed(request.Closes)
 			c.open, c.levels, c.Attempt = a, reservation.Levels, a.number
 			c.countWouldRefuse()
@@ -116,6 +117,7 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 		}
 		if d, ok := errors.AsType[*governance.Denial](err); ok {
 			c.g.metrics.admission(took, "refused")
+			c.g.catalogs.Notice(d.ConfigVersion)
 			c.closed(request.Closes)
 			f := denied(d, &c.Call, c.g.now())
 			f.next = onlyTarget(d)

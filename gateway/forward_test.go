@@ -238,6 +238,15 @@ func TestMaxCost(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, b.chat("X-Tollgate-Max-Cost", "-1").StatusCode)
 }
 
+func TestRuling8_AnAdmissionTellsOfNewerConfiguration(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	require.Equal(t, http.StatusOK, b.chat().StatusCode)
+	b.catalogs.mu.Lock()
+	defer b.catalogs.mu.Unlock()
+	require.Equal(t, int64(configVersion), b.catalogs.noticed)
+}
+
 func TestAStaleChainIsRenewedOnce(t *testing.T) {
 	t.Parallel()
 	b := start(t)

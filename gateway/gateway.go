@@ -19,7 +19,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
-// Options is all that a Gateway is made of. Only Idempotency, DialControl and Ready may be nil.
+// Options is all that a Gateway is made of. Only Idempotency and DialControl may be nil.
 type Options struct {
 	Config      Config
 	Chain       []Link // in the configuration's order
@@ -36,8 +36,6 @@ type Options struct {
 	// DialControl may refuse a resolved address before it is connected to; it guards against providers that a tenant points
 	// at the inside of the network.
 	DialControl func(ctx context.Context, network, address string, c syscall.RawConn) error
-	// Ready reports whether the schema is new enough and what else the process needs to begin. It must answer from memory.
-	Ready func() error
 }
 
 // Gateway is the data plane of one process. It starts no goroutine by itself: see Run.
@@ -54,7 +52,6 @@ type Gateway struct {
 	now       func() time.Time
 	log       zerolog.Logger
 	metrics   metrics
-	ready     func() error
 	handler   *echo.Echo
 
 	bodies  byteBudget
@@ -78,7 +75,7 @@ func New(o Options) (*Gateway, error) {
 		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
 		upstreams: newUpstreams(o.Config, o.DialControl),
 		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency,
-		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics), ready: o.Ready,
+		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics),
 		drains:  make(chan struct{}, o.Config.Drains),
 		records: make(chan plugins.Record, o.Config.RecordQueue),
 		life:    lifetime{cut: cut, cutNow: cutNow},

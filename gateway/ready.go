@@ -1,10 +1,6 @@
 package gateway
 
-import (
-	"encoding/json"
-	"errors"
-	"net/http"
-)
+import "errors"
 
 var errDraining = errors.New("draining")
 
@@ -20,33 +16,5 @@ func (g *Gateway) Readiness() error {
 	} else if !g.loaded.Load() {
 		return err
 	}
-	if g.ready != nil {
-		return g.ready()
-	}
 	return nil
-}
-
-// ReadyHandler answers /readyz: 200, or 503 with the reason.
-func (g *Gateway) ReadyHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status, state := http.StatusOK, map[string]string{"status": "ready"}
-		if err := g.Readiness(); err != nil {
-			status, state = http.StatusServiceUnavailable, map[string]string{"status": "unready", "reason": err.Error()}
-		}
-		writeState(w, status, state)
-	})
-}
-
-// LiveHandler answers /livez: the process serves, whatever else is wrong.
-func LiveHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeState(w, http.StatusOK, map[string]string{"status": "live"})
-	})
-}
-
-func writeState(w http.ResponseWriter, status int, state map[string]string) {
-	b, _ := json.Marshal(state) //nolint:errchkjson // strings always encode
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // a prober that left does not matter
 }

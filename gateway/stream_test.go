@@ -331,7 +331,7 @@ func TestF211_OnlyPingsAreSilence(t *testing.T) {
 func TestF018_SilenceBeforeTheFirstByte(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {
-		s.config.Connect, s.config.FirstByte = 40*time.Millisecond, 80*time.Millisecond
+		s.config.Connect, s.config.FirstByte = 900*time.Millisecond, time.Second
 		s.model("m", "hold")
 	})
 	a := b.stream()

@@ -131,6 +131,8 @@ type Catalogs interface {
 	Refresh(ctx context.Context, version int64) error
 	// Confirm waits until the picture is known to be no older than this call, or ctx ends: what it lacks then does not exist.
 	Confirm(ctx context.Context) error
+	// Notice tells of a version that the store is known to have. A picture that is older is renewed soon; nobody waits.
+	Notice(version int64)
 }
 
 // IdempotencyStore remembers requests that carried an Idempotency-Key, per key, for 24 h.

@@ -143,6 +143,14 @@ func (c *Catalogs) Confirm(ctx context.Context) error {
 	}
 }
 
+// Notice tells of a version that the store is known to have, such as a decision of the ledger names it: a busy process learns
+// of changes by its traffic, whatever becomes of notifications.
+func (c *Catalogs) Notice(version int64) {
+	if s := c.state.Load(); s == nil || s.catalog.Version < version {
+		c.nudge()
+	}
+}
+
 // nudge makes Run look at once.
 func (c *Catalogs) nudge() {
 	select {

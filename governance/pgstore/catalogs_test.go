@@ -185,6 +185,18 @@ func TestF136_F137_F173_AChangeIsInForceEverywhereWithinASecond(t *testing.T) {
 	}
 }
 
+// Neither notified nor looking by itself, a process still follows the version that its traffic names.
+func TestCatalogs_FollowAVersionThatIsNoticed(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	c := f.replica(t, CatalogOptions{Poll: time.Hour})
+	seen := c.state.Load().catalog.Version
+	m, err := f.Models.Create(t.Context(), admin, governance.Model{Name: "m"})
+	require.NoError(t, err)
+	c.Notice(seen + 1)
+	require.Eventually(t, func() bool { return c.state.Load().catalog.Model(0, m.Name) != nil }, soon, tick)
+}
+
 func TestF136_ALostListenerIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -233,7 +233,7 @@ func (a *App) listen(ctx context.Context) (err error) {
 		}
 	}
 	a.ops, err = listen(ctx, "operations", a.cfg.OpsListen,
-		operations(gateway.LiveHandler(), a.readyHandler(), a.metrics.handler()), opsWriteTimeout)
+		operations(a.ready, a.metrics.handler()), opsWriteTimeout)
 	return err
 }
 

@@ -2,10 +2,8 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -47,9 +45,6 @@ func (a *App) prepare(ctx context.Context) error {
 	if err := a.contact(ctx); err != nil {
 		return err
 	}
-	if err := a.importPrices(ctx); err != nil {
-		return err
-	}
 	a.state.contacted.Store(true)
 	return nil
 }
@@ -60,6 +55,9 @@ func (a *App) contact(ctx context.Context) error {
 	logged := ""
 	for {
 		err := a.tryContact(ctx)
+		if err == nil {
+			err = a.importPrices(ctx)
+		}
 		if err == nil {
 			return nil
 		}
@@ -136,6 +134,9 @@ func (a *App) importPrices(ctx context.Context) error {
 		return nil
 	}
 	empty, err := a.stores.prices.Empty(ctx)
+	if errors.Is(err, governance.ErrStoreAway) {
+		return &notYetError{"the price book cannot be read", err}
+	}
 	if err != nil || !empty {
 		return err
 	}
@@ -144,10 +145,12 @@ func (a *App) importPrices(ctx context.Context) error {
 		return err
 	}
 	added, err := a.stores.prices.Fill(ctx, governance.Actor{Kind: "system", ID: "price-import", Name: "first import of prices"}, book)
-	if errors.Is(err, governance.ErrExists) {
+	switch {
+	case errors.Is(err, governance.ErrExists):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, governance.ErrStoreAway): // another replica is at it
+		return &notYetError{"the price book cannot be filled", err}
+	case err != nil:
 		return fmt.Errorf("import prices: %w", err)
 	}
 	a.log.Info().Int(lognames.Count, len(added)).Msg("filled the empty price book")
@@ -173,16 +176,4 @@ func (a *App) ready() error {
 		return a.gateway.Readiness()
 	}
 	return nil
-}
-
-func (a *App) readyHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status, answer := http.StatusOK, map[string]string{"status": "ready"}
-		if err := a.ready(); err != nil {
-			status, answer = http.StatusServiceUnavailable, map[string]string{"status": "unready", "reason": err.Error()}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(answer) // a prober that left does not matter
-	})
 }

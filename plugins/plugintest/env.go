@@ -186,6 +186,9 @@ func (c *Catalogs) Refresh(context.Context, int64) error { return nil }
 // Confirm implements governance.Catalogs: the picture is always the newest.
 func (c *Catalogs) Confirm(context.Context) error { return nil }
 
+// Notice implements governance.Catalogs.
+func (c *Catalogs) Notice(int64) {}
+
 // Spend is the part of a governance.SpendStore that plugins write to; every other method of it panics. Fail, where it is
 // set, answers in its place.
 type Spend struct {
