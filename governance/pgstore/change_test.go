@@ -68,8 +68,8 @@ func TestPrices_TakeTheWholeBook(t *testing.T) {
 			switch added, err := s.Fill(t.Context(), governance.Actor{Kind: "system", ID: "system"}, book); {
 			case err == nil && !filled.CompareAndSwap(nil, &added):
 				t.Error("the book was filled twice")
-			case err != nil && !errors.Is(err, governance.ErrExists):
-				t.Error(err)
+			case err != nil && !errors.Is(err, governance.ErrExists) && !errors.Is(err, governance.ErrStoreAway):
+				t.Error(err) // one that had to wait too long for the others tries again
 			}
 		})
 	}
