@@ -157,6 +157,31 @@ func TestExpire_ClosesWhatADeadProcessLeft(t *testing.T) {
 	require.Equal(t, int64(94), db.count(t, "SELECT spent FROM ledger.meters WHERE limit_id = $1", purse.Num))
 }
 
+func TestExpire_ClosesAsManyAsAsked(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	l := start(t, ledger.Options{Pool: db.Pool, Grace: time.Nanosecond})
+	var group sync.WaitGroup
+	for range 600 {
+		group.Go(func() {
+			r := request(l)
+			r.HardExpiry = time.Millisecond
+			if _, err := l.Reserve(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	eventually(t, "hard expiry passes", func() bool {
+		return db.count(t, "SELECT count(*) FROM ledger.reservations WHERE expires_at < clock_timestamp()") == 600
+	})
+	for _, want := range []int{500, 100, 0} {
+		closed, err := l.Expire(t.Context(), 500)
+		require.NoError(t, err)
+		require.Equal(t, want, closed)
+	}
+}
+
 func TestExpire_KeepsItsGrace(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

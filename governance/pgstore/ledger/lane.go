@@ -157,9 +157,8 @@ func (n *lane) turn(ctx context.Context) time.Duration {
 	n.giveUp()
 	if n.waiting.size() > 0 && time.Since(n.probed) >= n.every {
 		start := time.Now()
-		settlements, later := distinct(n.waiting.settlements)
-		b := newBatch(settlements, n.waiting.admissions)
-		n.waiting = waiting{settlements: later}
+		settlements, admissions := n.waiting.next()
+		b := newBatch(settlements, admissions)
 		b.skipLocked = true
 		n.process(ctx, b)
 		n.probed = time.Now()
@@ -187,18 +186,31 @@ func (n *lane) turn(ctx context.Context) time.Duration {
 	return 0
 }
 
-// distinct parts settlements from those whose attempt comes a second time.
-func distinct(all []*settlement) (first, later []*settlement) {
-	seen := make(map[ids.ID]bool, len(all))
-	for _, s := range all {
-		if seen[s.ID] {
+// next takes a batch out of what waits, the oldest first: admissions with what they close, and other settlements, each
+// attempt once.
+func (w *waiting) next() ([]*settlement, []*admission) {
+	admissions := w.admissions[:min(len(w.admissions), maxBatch)]
+	w.admissions = w.admissions[len(admissions):]
+	closes := make(map[*settlement]bool)
+	for _, a := range admissions {
+		closes[a.closes] = true
+	}
+	for _, a := range w.admissions {
+		closes[a.closes] = false // goes with its admission, later
+	}
+	seen := make(map[ids.ID]bool)
+	var settlements, later []*settlement
+	for _, s := range w.settlements {
+		mine, bound := closes[s]
+		if bound && !mine || seen[s.ID] || !mine && len(settlements) >= maxBatch {
 			later = append(later, s)
 			continue
 		}
 		seen[s.ID] = true
-		first = append(first, s)
+		settlements = append(settlements, s)
 	}
-	return first, later
+	w.settlements = later
+	return settlements, admissions
 }
 
 func (n *lane) isBroken() bool {
@@ -221,6 +233,7 @@ func (n *lane) take() ([]*settlement, []*admission) {
 		admissions  []*admission
 		taken       = make(map[ids.ID]bool)
 		left        []*settlement
+		crowded     []*admission // too many wait for locked meters already
 	)
 	used := 0
 	for _, s := range n.outbox {
@@ -259,6 +272,10 @@ func (n *lane) take() ([]*settlement, []*admission) {
 			n.observer.QueueWait(now.Sub(a.queued))
 		}
 		if n.suspect(a.wants) || a.closes != nil && n.suspect(n.open[a.closes.ID].wants) {
+			if len(n.waiting.admissions) >= maxQueue {
+				crowded = append(crowded, a)
+				continue
+			}
 			n.waiting.admissions = append(n.waiting.admissions, a)
 			if a.closes != nil {
 				n.waiting.settlements = append(n.waiting.settlements, a.closes)
@@ -274,6 +291,12 @@ func (n *lane) take() ([]*settlement, []*admission) {
 	}
 	n.queue = append(n.queue[:0:0], n.queue[used:]...)
 	n.locked = n.waiting.size()
+	for _, a := range crowded {
+		a.finished = true
+		a.err = errLocked(a)
+		n.postLocked(a.closes)
+		close(a.done)
+	}
 	return settlements, admissions
 }
 
@@ -493,12 +516,16 @@ func (n *lane) giveUp() {
 	n.locked = n.waiting.size()
 	for _, a := range gone {
 		a.finished = true
-		a.err = fmt.Errorf("reserve attempt %s: a meter is locked: %w", a.request.ID, governance.ErrLimitStoreUnavailable)
+		a.err = errLocked(a)
 	}
 	n.mu.Unlock()
 	for _, a := range gone {
 		close(a.done)
 	}
+}
+
+func errLocked(a *admission) error {
+	return fmt.Errorf("reserve attempt %s: a meter is locked: %w", a.request.ID, governance.ErrLimitStoreUnavailable)
 }
 
 // probe asks the database, each second, whether it is back, and answers who is still waiting at once.

