@@ -48,6 +48,8 @@ type Env struct {
 	Changed func(func(kind string, num int64))
 	Metrics Registry
 	Spend   governance.SpendStore // where attribution goes
+	// MaxAge is for how long the operator lets cached data go unconfirmed; 0: as long as the plugin does by itself.
+	MaxAge time.Duration
 }
 
 // Peppers computes the stored form of a key under each live pepper.

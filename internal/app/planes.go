@@ -14,7 +14,7 @@ import (
 func (a *App) openGateway() error {
 	chain, err := buildChain(a.cfg, plugins.Env{
 		Log: a.log, Keys: pgstore.NewKeyFinder(a.data), Catalogs: a.catalogs, Peppers: a.peppers,
-		Changed: a.catalogs.Changed, Metrics: a.metrics, Spend: pgstore.NewSpend(a.data),
+		Changed: a.catalogs.Changed, Metrics: a.metrics, Spend: pgstore.NewSpend(a.data), MaxAge: a.cfg.CacheMaxAge,
 	})
 	if err != nil {
 		return err

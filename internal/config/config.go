@@ -63,7 +63,7 @@ type Config struct {
 	IdleStreamTimeout time.Duration `default:"300s" env:"TOLLGATE_IDLE_STREAM_TIMEOUT" help:"Longest gap between two events of a stream." group:"Time-outs"`
 	StreamKeepalive   time.Duration `default:"0s" env:"TOLLGATE_STREAM_KEEPALIVE" help:"Silence of a chat stream after which clients get a frame with an empty delta; the first one commits to status 200. 0s: never." group:"Time-outs"`
 	UnaryTimeout      time.Duration `default:"600s" env:"TOLLGATE_UNARY_TIMEOUT" help:"Longest unary request, all attempts together." group:"Time-outs"`
-	CacheMaxAge       time.Duration `default:"5s" env:"TOLLGATE_CACHE_MAX_AGE" help:"Hard age of cached keys and configuration." group:"Time-outs"`
+	CacheMaxAge       time.Duration `default:"5s" env:"TOLLGATE_CACHE_MAX_AGE" help:"Hard age of cached configuration, and of cached keys, which are never older than 5s." group:"Time-outs"`
 	MaxBodyBytes      int64         `default:"35651584" env:"TOLLGATE_MAX_BODY_BYTES" help:"Largest request body (default 34 MiB)." group:"Bounds"`
 	MaxBodiesInFlight int64         `default:"536870912" env:"TOLLGATE_MAX_BODIES_IN_FLIGHT" help:"Bytes of request bodies held at once; beyond: 503 gateway_overloaded." group:"Bounds"`
 	MaxAttempts       int           `default:"3" env:"TOLLGATE_MAX_ATTEMPTS" help:"Most targets tried for one request." group:"Bounds"`

@@ -30,7 +30,7 @@ const (
 
 // Settings is the plugin's section of the configuration.
 type Settings struct {
-	MaxAge  time.Duration `yaml:"max_age"`     // hard age of a cached key: above 0, at most 5 s (default)
+	MaxAge  time.Duration `yaml:"max_age"`     // hard age of a cached key: above 0, at most 5 s; default: the operator's for all that is cached, at most 5 s
 	Entries int           `yaml:"max_entries"` // keys that are kept, default 16,384; unknown ones have a bound of their own
 }
 
@@ -49,6 +49,9 @@ func (s *Settings) validate() error {
 func Module() plugins.Module {
 	return plugins.Module{ID: ID, New: func(env plugins.Env, cfg plugins.Config) (plugins.Plugin, error) {
 		s := Settings{MaxAge: maxMaxAge, Entries: 16 << 10}
+		if env.MaxAge > 0 {
+			s.MaxAge = min(s.MaxAge, env.MaxAge)
+		}
 		if err := cfg.Decode(&s); err != nil {
 			return nil, fmt.Errorf("decode settings of virtualkey: %w", err)
 		}

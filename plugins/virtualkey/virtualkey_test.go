@@ -525,6 +525,22 @@ func TestKeysMoveToTheCurrentPepper(t *testing.T) {
 	})
 }
 
+func TestTheOperatorsAgeHoldsForKeysToo(t *testing.T) {
+	t.Parallel()
+	f := &fixture{Env: plugintest.NewEnv(), t: t}
+	env := f.Plugins(t)
+	env.MaxAge = time.Nanosecond
+	p, err := virtualkey.Module().New(env, plugintest.Config(""))
+	require.NoError(t, err)
+	f.plugin = p.(plugins.Authenticator)
+	key := f.issue()
+	for range 2 {
+		_, err = f.try(key)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, f.Keys.Lookups())
+}
+
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	for section, want := range map[plugintest.Config]string{
