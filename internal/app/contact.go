@@ -170,10 +170,17 @@ func (a *App) ready() error {
 			return errors.New(*reason)
 		}
 		return errors.New("starting")
-	case a.cfg.ReadinessRequireDatabase && a.ledger.Stats().Broken:
-		return errors.New("the limit store is away")
+	case a.cfg.ReadinessRequireDatabase && a.databaseAway():
+		return errors.New("the database is away")
 	case a.gateway != nil:
 		return a.gateway.Readiness()
 	}
 	return nil
+}
+
+// databaseAway tells from memory: the limit store's breaker is open, or the configuration could not be confirmed for longer
+// than its hard age.
+func (a *App) databaseAway() bool {
+	_, err := a.catalogs.Current()
+	return err != nil || a.ledger.Stats().Broken
 }

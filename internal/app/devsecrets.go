@@ -68,6 +68,7 @@ func loadDevSecrets(dir string) (*devSecrets, error) {
 func (s *devSecrets) save() error {
 	var b bytes.Buffer
 	b.WriteString("# Secrets of tollgate dev. Source this file to start further processes on the same database.\n")
+	b.WriteString("TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true\n") // the mock provider listens on loopback
 	members := s.members()
 	for _, name := range []string{"TOLLGATE_ADMIN_TOKEN", "TOLLGATE_KEY_PEPPERS", "TOLLGATE_ENCRYPTION_KEYS", "TOLLGATE_DEMO_KEY"} {
 		if m := members[name]; !m.IsZero() {

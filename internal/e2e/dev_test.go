@@ -75,6 +75,28 @@ func TestDev(t *testing.T) {
 	requireGone(t, dir, last)
 }
 
+// A process that is killed while it makes its database leaves nothing that keeps the next one from doing it.
+func TestDev_KilledAtItsFirstStart(t *testing.T) {
+	t.Parallel()
+	for _, sign := range []string{"postgres.new", "postgres.new/base", "postgres/PG_VERSION", "postgres/postmaster.pid", "secrets.env"} {
+		t.Run(strings.ReplaceAll(sign, "/", " "), func(t *testing.T) {
+			dir := devDirectory(t)
+			first := spawnDev(t, dir, "json")
+			require.Eventually(t, func() bool {
+				_, err := os.Stat(filepath.Join(dir, sign))
+				return err == nil
+			}, 60*time.Second, time.Millisecond, sign)
+			first.kill()
+			next := spawnDev(t, dir, "json")
+			a := next.announced(t)
+			got := demoChat(t, a)
+			require.Equal(t, http.StatusOK, got.status, "%s", got.body)
+			require.Len(t, spendOf(t, a), 1)
+			requireGone(t, dir, next)
+		})
+	}
+}
+
 // devDirectory is a data directory that the database's unprivileged user can reach, which t.TempDir is not.
 func devDirectory(t *testing.T) string {
 	t.Helper()

@@ -453,6 +453,48 @@ func TestC07_IdleProcessesHoldOneConnection(t *testing.T) {
 	require.True(t, ok)
 }
 
+// Where it is asked for, readiness follows the database, both ways.
+func TestReadiness_MayRequireTheDatabase(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{env: []string{"TOLLGATE_READINESS_REQUIRE_DATABASE=true"}})
+	key, _ := f.issue()
+	g := f.gateways[0]
+	require.Equal(t, http.StatusOK, must(t)(g.call(t.Context(), key, "/v1/chat/completions", helloChat)).status)
+	f.closeDatabase()
+	f.eventually(30*time.Second, "the gateway is unready", func() bool {
+		_, _ = g.call(t.Context(), key, "/v1/chat/completions", helloChat) // what a balancer would still send
+		a, err := probe(t, g.ops, "/readyz")
+		return err == nil && a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "the database is away")
+	})
+	f.openDatabase()
+	waitUntilReady(t, g.ops, http.StatusOK, "ready")
+}
+
+// A demonstration may count limits in memory: each process grants them on its own, and says so.
+func TestLimitStoreInMemory_CountsPerProcessAndSaysSo(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{gateways: 1, env: []string{"TOLLGATE_LIMIT_STORE=memory"}})
+	f.addGateway("CP_GATEWAY_LIMIT_STORE=memory")
+	key, _ := f.issue(object{"kind": "rate", "metric": "requests", "amount": "3", "per": "24h", "burst": "3"})
+	admitted := 0
+	for _, g := range f.gateways {
+		for i := range 8 {
+			a := must(t)(g.call(t.Context(), key, "/v1/chat/completions", helloChat))
+			if i < 3 {
+				require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+				admitted++
+				continue
+			}
+			require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
+			require.Equal(t, "rate_limit_exceeded", a.code())
+		}
+		require.Contains(t, g.out.String(), "N processes grant N times each limit")
+	}
+	require.EqualValues(t, admitted, f.mock.Counts().Count)
+	require.Len(t, f.rows(), admitted, "rows of spend are in PostgreSQL all the same")
+	f.requireBooksBalance()
+}
+
 // F206: what clients make up creates no metric series.
 func TestF206_MetricsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -545,6 +587,21 @@ func TestSettings_FaultsAreNamed(t *testing.T) {
 		require.NotContains(t, shown, value, "secrets are masked")
 	}
 	require.NotContains(t, shown, "hunter2-marker")
+
+	// The flag wins over the environment, the environment over the file, the file over the default.
+	inForce := func(env []string, args ...string) string {
+		for line := range strings.Lines(succeed(t, append(good, env...), append([]string{"config", "show"}, args...)...)) {
+			if f := strings.Fields(line); f[0] == "max-attempts" {
+				return f[len(f)-1]
+			}
+		}
+		return ""
+	}
+	settings := []string{"--config", file("max_attempts: 5\n")}
+	require.Equal(t, "3", inForce(nil))
+	require.Equal(t, "5", inForce(nil, settings...))
+	require.Equal(t, "6", inForce([]string{"TOLLGATE_MAX_ATTEMPTS=6"}, settings...))
+	require.Equal(t, "7", inForce([]string{"TOLLGATE_MAX_ATTEMPTS=6"}, append(settings, "--max-attempts", "7")...))
 
 	chain := succeed(t, good, "serve", "--print-chain")
 	at := -1
