@@ -144,6 +144,7 @@ func TestF004_F007_F008_F050_StreamsThatEndEarly(t *testing.T) {
 		})
 	}
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 	require.Zero(t, f.mock.Counts().InFlight, "upstreams of clients that left go on")
 }
 
@@ -274,4 +275,58 @@ func (f *fleet) requireSettled(t *testing.T, c *early) {
 			require.InDelta(t, 10000-taken-11, number(state["remaining"]), 5, "%v", state) // it refills by one in 8.6 s
 		}
 	}
+}
+
+// Streams whose upstream refuses or is not there at all, a hundred times on each route, hold nothing afterwards: what they
+// had reserved is back at once, and a call that needs all of it passes (F008). So do fifty streams that their clients cut
+// (F007).
+func TestF007_F008_NothingIsHeldByWhatFailed(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{})
+	g := f.gateways[0]
+	gone := text(f.create("providers", object{"name": "gone", "kind": "openai", "base_url": "http://127.0.0.1:1/v1", "credential": "sk-upstream-marker"})["id"])
+	for unit, price := range map[string]string{"input": inputPrice, "output": outputPrice} {
+		f.create("prices", object{"provider": "gone", "upstream_model": "nowhere", "unit": unit, "usd_per_million": price, "effective_from": "2026-01-01T00:00:00Z"})
+	}
+	f.create("models", object{"name": "nowhere", "targets": []object{{"provider_id": gone, "upstream_model": "nowhere"}}})
+	for _, model := range []string{"fails", "denies", "cut"} {
+		f.addModel(model, model)
+	}
+	f.script("fails", "status(500)")
+	f.script("denies", "status(401)")
+	f.script("cut", "confirm")
+	probe, _ := f.issue()
+	f.awaitModels(probe, "nowhere", "fails", "denies", "cut")
+	reserved := nano(t, f.estimate(probe, named("plain"))["cost_usd"])
+
+	key, id := f.issue(forever("cost", dollars(11*reserved)), object{"kind": "concurrency", "amount": "10"})
+	for _, route := range []struct{ path, input string }{
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hello"}]`}, {"/v1/responses", `"input":"hello"`},
+	} {
+		counts := tally(f.closedLoop(10, 100, func(ctx context.Context, g *process, i int) (answer, error) {
+			model := []string{"nowhere", "fails", "denies"}[i%3]
+			return g.call(ctx, key, route.path, fmt.Sprintf(`{"model":%q,"stream":true,%s}`, model, route.input))
+		}))
+		require.Zero(t, counts["200"], "%v", counts)
+		for what, n := range counts {
+			require.NotContains(t, what, "429", "%d calls were refused for what the failed ones hold: %v", n, counts)
+		}
+	}
+	for range 5 {
+		ctx, leave := context.WithCancel(t.Context())
+		for range 10 {
+			r, err := g.open(ctx, key, streaming(named("cut")))
+			require.NoError(t, err)
+			_, err = r.event()
+			require.NoError(t, err)
+		}
+		leave()
+		f.eventually(10*time.Second, "the cut streams' slots are free", func() bool { return text(f.state(f.limitsOf(id)[1])["held"]) == "0" })
+	}
+	f.requireBooksBalance()
+	state := f.state(f.limitsOf(id)[0])
+	require.Zero(t, nano(t, state["held"]), "%v", state)
+	require.Less(t, nano(t, state["spent"]), 10*reserved, "%v", state)
+	a := must(t)(g.call(t.Context(), key, "/v1/chat/completions", helloChat))
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 }

@@ -138,6 +138,11 @@ func tally(outcomes []outcome) map[string]int {
 	return counts
 }
 
+// undecided is how many calls of a tally the store could not decide in time, which a busy machine may bring about.
+func undecided(counts map[string]int) int {
+	return counts["503 limit_store_unavailable"] + counts["503 gateway_overloaded"]
+}
+
 // percentile returns the time within which that share of the calls was answered.
 func percentile(outcomes []outcome, share int) time.Duration {
 	times := make([]time.Duration, len(outcomes))
@@ -242,6 +247,20 @@ func (f *fleet) rowsOf(filter, value string) []object {
 	status, page := f.admin(http.MethodGet, "spend?limit=250&"+filter+"="+url.QueryEscape(value), nil)
 	require.Equal(f.t, http.StatusOK, status, "%v", page)
 	return items(page["items"])
+}
+
+// requireOneRowPerForward compares the ledger with the upstream's own count: whatever was forwarded has one row, and what
+// was not has none. It is for tests in which no process dies: an expiry books what may have been forwarded.
+func (f *fleet) requireOneRowPerForward() {
+	f.t.Helper()
+	rows := f.rows()
+	attempts := map[string]bool{}
+	for _, row := range rows {
+		require.Equal(f.t, "usage", row["kind"])
+		attempts[fmt.Sprint(row["request_id"], row["attempt"])] = true
+	}
+	require.Len(f.t, attempts, len(rows), "an attempt has more than one row")
+	require.EqualValues(f.t, f.forwarded(), len(rows), "rows and requests that reached the upstream differ")
 }
 
 // forwarded is how many requests have reached the upstream.

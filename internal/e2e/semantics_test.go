@@ -135,6 +135,7 @@ func TestBudgetsMean(t *testing.T) {
 		require.Equal(t, []any{"0", nil}, []any{rows[0]["cost_usd"], rows[0]["price_version"]})
 	})
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }
 
 // Every limit of the chain binds, and each one that refuses is named: all sixteen ways in which organization, team, key and
@@ -183,6 +184,7 @@ func TestF026_EveryScopeOfTheChainBinds(t *testing.T) {
 		require.Equal(t, before, f.forwarded())
 	}
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }
 
 // A bucket of tokens moves by what a call really used, once, however the usage is told: in one answer, in a stream, in each
@@ -235,6 +237,7 @@ func TestTokensAreCountedAsUsed(t *testing.T) {
 		})
 	}
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }
 
 // What an answer used beyond its reservation is owed: nobody passes before that has been repaid (F058), and raising the
@@ -270,6 +273,7 @@ func TestF058_DebtIsRepaidFirst(t *testing.T) {
 	})
 	require.Greater(t, time.Since(start), 700*time.Millisecond, "the debt was not repaid first")
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }
 
 // Slots and requests are counted over the fleet: four slots hold four calls, wherever they run (F049), and five requests a
@@ -301,4 +305,5 @@ func TestF046_F049_F052_CountsAreTheFleets(t *testing.T) {
 	requests, _ := f.issue(perMinute("5"))
 	require.Equal(t, map[string]int{"200": 5, "429 rate_limit_exceeded": 15}, tally(f.atOnce(20, chat(requests, helloChat))))
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }

@@ -160,4 +160,5 @@ func TestF038_F068_F136_F137_F178_ChangesUnderLoad(t *testing.T) {
 	}
 	require.Equal(t, "data: [DONE]\n\n", last, "a stream was cut by a change")
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }

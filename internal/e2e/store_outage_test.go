@@ -178,6 +178,7 @@ func TestF155_StoreOutage(t *testing.T) {
 	require.Equal(t, map[string]int{"429 rate_limit_exceeded": 4}, tally(f.closedLoop(4, 4, chat(drained, helloChat))))
 
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 	rows := f.rowsOf("key_id", flyingID)
 	require.Len(t, rows, gateways)
 	for _, row := range rows {
@@ -252,6 +253,7 @@ func TestFrozenStore(t *testing.T) {
 	t.Logf("recovered within %v", f.awaitRecovery(key, 2*time.Second))
 	require.LessOrEqual(t, percentile(late, 95), 100*time.Millisecond)
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 }
 
 // Connections to the store are cut again and again: what was under way is repeated on new ones, under the same ids, so that
@@ -288,6 +290,7 @@ func TestF205_ConnectionsAreCut(t *testing.T) {
 	require.GreaterOrEqual(t, counts["200"], calls-cut*rate*5/100, "%v", counts)
 	f.awaitRecovery(key, 2*time.Second)
 	f.requireBooksBalance()
+	f.requireOneRowPerForward()
 	charged := 0
 	for _, row := range f.rows() {
 		if key, _ := row["key"].(object); key["id"] == keyID && row["kind"] == "usage" {
