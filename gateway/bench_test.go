@@ -278,7 +278,7 @@ func (o opened) event(t *testing.T) string {
 // sums waits until the mock's log has come to a state.
 func (b *bench) sums(reached func(mock.Counts) bool) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(b.t, b.mock.Wait(ctx, reached))
 }
@@ -286,14 +286,14 @@ func (b *bench) sums(reached func(mock.Counts) bool) {
 // settled waits until n attempts are closed and returns them.
 func (b *bench) settled(n int) []governance.Settlement {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return len(b.ledger.closed()) >= n }, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(b.t, func() bool { return len(b.ledger.closed()) >= n }, time.Minute, 2*time.Millisecond)
 	return b.ledger.closed()
 }
 
 // idle waits until no call is being served.
 func (b *bench) idle() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.gw.InFlight() == 0 }, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(b.t, func() bool { return b.gw.InFlight() == 0 }, time.Minute, 2*time.Millisecond)
 }
 
 // sent returns the bodies that reached the upstream.
