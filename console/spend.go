@@ -156,10 +156,6 @@ func viewSum(s governance.SpendSum) spendSum {
 	return v
 }
 
-func groupMembers() []string {
-	return []string{"organization", "team", "key", "user", "model", "provider", "day", "hour"}
-}
-
 func (q summaryInput) groups() ([]string, error) {
 	if q.GroupBy == "" {
 		return nil, nil
@@ -167,8 +163,8 @@ func (q summaryInput) groups() ([]string, error) {
 	var groups []string
 	for member := range strings.SplitSeq(q.GroupBy, ",") {
 		member = strings.TrimSpace(member)
-		if !slices.Contains(groupMembers(), member) {
-			return nil, invalidField("query.group_by", "must name some of "+strings.Join(groupMembers(), ", "))
+		if !slices.Contains(governance.SpendGroups(), member) {
+			return nil, invalidField("query.group_by", "must name some of "+strings.Join(governance.SpendGroups(), ", "))
 		}
 		if slices.Contains(groups, member) {
 			return nil, invalidField("query.group_by", "names "+member+" twice")

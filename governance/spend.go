@@ -92,6 +92,11 @@ type SpendFilter struct {
 	TimeZone                                       string    // IANA zone whose days a summary groups by; empty: UTC
 }
 
+// SpendGroups lists the members by which a summary can group.
+func SpendGroups() []string {
+	return []string{"organization", "team", "key", "user", "model", "provider", "day", "hour"}
+}
+
 // SpendSum is one group of a summary.
 type SpendSum struct {
 	Group        map[string]string // grouping member → value, ids and names
@@ -111,7 +116,7 @@ type Page struct {
 type SpendStore interface {
 	// Rows lists rows, newest first.
 	Rows(ctx context.Context, f SpendFilter, p Page) (rows []SpendRow, next string, err error)
-	// Summary sums rows by the given members: organization, team, key, user, model, provider, day, hour.
+	// Summary sums rows by some of SpendGroups.
 	Summary(ctx context.Context, f SpendFilter, groupBy []string) ([]SpendSum, error)
 	// Receipt returns everything about one request of one organization, or ErrNotFound.
 	Receipt(ctx context.Context, organization int64, request ids.ID) (Receipt, error)

@@ -67,7 +67,7 @@ func (c *migrateStatus) Run(ctx context.Context, s streams) error {
 	state := "up to date"
 	switch {
 	case status.Dirty:
-		state = "a step was interrupted: run `tollgate migrate up` again, it says what to do"
+		state = "a step was interrupted: run `tollgate migrate up`, which repeats it"
 	case status.Current < status.Newest:
 		state = "behind: run `tollgate migrate up`"
 	case status.Current > status.Newest:

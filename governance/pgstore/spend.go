@@ -23,7 +23,7 @@ import (
 const (
 	// pageMax bounds every list, whatever its caller asks for.
 	pageMax = 250
-	// groupsMax bounds a summary; what has more groups is an export.
+	// groupsMax bounds a summary; what has more groups is no summary.
 	groupsMax = 10_000
 )
 
@@ -322,16 +322,13 @@ func spendRows(ctx context.Context, q querier, keys []spendKey) ([]governance.Sp
 	return rows, nil
 }
 
-// summaryMembers are what a summary can group by.
-var summaryMembers = []string{"organization", "team", "key", "user", "model", "provider", "day", "hour"}
-
 // Summary sums the rows of one snapshot. Days begin at midnight of the filter's zone; hours are given by their first
 // instant, in UTC. Requests are forwarded attempts: what a fallback ran counts at each provider. Groups of organizations,
 // teams, keys and users carry the present name beside the id, as e.g. "team_name".
 func (s *Spend) Summary(ctx context.Context, f governance.SpendFilter, groupBy []string) ([]governance.SpendSum, error) {
 	for _, member := range groupBy {
-		if !slices.Contains(summaryMembers, member) {
-			return nil, invalid("group_by", "knows "+strings.Join(summaryMembers, ", "))
+		if !slices.Contains(governance.SpendGroups(), member) {
+			return nil, invalid("group_by", "knows "+strings.Join(governance.SpendGroups(), ", "))
 		}
 	}
 	sums, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]sumColumns, error) {
@@ -355,7 +352,7 @@ func (s *Spend) Summary(ctx context.Context, f governance.SpendFilter, groupBy [
 		return nil, err
 	}
 	if len(sums) > groupsMax {
-		return nil, invalid("group_by", "makes more than 10000 groups; narrow the filter or export the rows")
+		return nil, invalid("group_by", "makes more than 10000 groups; narrow the filter, or read the rows")
 	}
 	all := make([]governance.SpendSum, len(sums))
 	for i := range sums {
