@@ -5,8 +5,10 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=dev
+ARG COMMIT=unknown
 RUN CGO_ENABLED=0 go build -trimpath -tags timetzdata \
-    -ldflags "-s -w -X github.com/tollgate-gateway/tollgate/internal/version.Version=${VERSION}" \
+    -ldflags "-s -w -X github.com/tollgate-gateway/tollgate/internal/version.Version=${VERSION} \
+              -X github.com/tollgate-gateway/tollgate/internal/version.Commit=${COMMIT}" \
     -o /tollgate ./cmd/tollgate
 
 FROM scratch

@@ -6,7 +6,9 @@
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -X github.com/tollgate-gateway/tollgate/internal/version.Version=$(VERSION)
+COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+version := github.com/tollgate-gateway/tollgate/internal/version
+LDFLAGS := -X $(version).Version=$(VERSION) -X $(version).Commit=$(COMMIT)
 # Continuous integration trusts no cached result.
 FRESH := $(if $(filter true,$(CI)),-count=1)
 WITH_POSTGRES := go run ./internal/pgtest/withpg

@@ -110,7 +110,7 @@ func (c *call) tell() {
 		Str(lognames.RemoteIP, c.RemoteIP).Float64(lognames.DurationMS, ms(total)).Float64(lognames.FirstByteMS, ms(c.firstByte)).
 		Float64(lognames.OverheadMS, ms(c.overhead)).Int64(lognames.Bytes, c.bytesOut)
 	if c.wishes.label != "" {
-		line = line.Str("client_request_id", c.wishes.label)
+		line = line.Str(lognames.ClientRequestID, c.wishes.label)
 	}
 	if n := len(c.attempts); n > 0 {
 		last := &c.attempts[n-1]

@@ -24,7 +24,7 @@ type route struct {
 // metered reports whether calls of the route reach a provider, which none does without governance.
 func (rt *route) metered() bool { return rt.dialect != "" }
 
-// routes is the table. A route with a dialect is served by serveModel alone, the one way to a provider.
+// routes is the table. A route with a dialect is served by serveModel alone, the one way to a provider.
 func routes() []*route {
 	model := (*call).serveModel
 	return []*route{

@@ -102,13 +102,13 @@ func (settingsFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, loaded *c
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		for _, name := range flag.Envs {
 			if _, set := os.LookupEnv(name); set {
-				return nil, nil //nolint:nilnil // kong's way of saying: ask elsewhere
+				return nil, nil // kong's way of saying: ask elsewhere
 			}
 		}
 		if text, ok := file.Value(flag.Name); ok {
 			return text, nil
 		}
-		return nil, nil //nolint:nilnil // as above
+		return nil, nil // as above
 	}))
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
 	"github.com/tollgate-gateway/tollgate/internal/seal"
 )
 
@@ -369,7 +370,7 @@ func (c *Catalogs) targets(rows []targetsRow, priceRows []pricesRow) []*governan
 		t := r.domain()
 		credential, err := sealed{r.Sealed, r.OrganizationID, r.ProviderID, r.BaseURL}.open(c.keys)
 		if err != nil {
-			c.o.Log.Error().Err(err).Str("target", t.ID).Msg("target left out")
+			c.o.Log.Error().Err(err).Str(lognames.Target, t.ID).Msg("target left out")
 			continue
 		}
 		t.Credential = credential

@@ -206,7 +206,9 @@ func TestCredit_IsARowOfItsOwn(t *testing.T) {
 	require.Equal(t, money.Nano(450_000+615_000-1_000_000), sums[0].Cost)
 	require.Equal(t, int64(2), sums[0].Requests)
 	for _, c := range []governance.Credit{
-		{Organization: a.organization.ID}, {Organization: a.organization.ID, Amount: -1}, {Organization: "org_x", Amount: 1},
+		{Organization: a.organization.ID},
+		{Organization: a.organization.ID, Amount: -1},
+		{Organization: "org_x", Amount: 1},
 		{Organization: a.organization.ID, Team: b.accounts[1].team.ID, Amount: 1},
 		{Organization: a.organization.ID, Key: b.accounts[1].key.ID, Amount: 1},
 	} {

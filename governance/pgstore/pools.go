@@ -90,7 +90,7 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	}
 	config.MaxConnLifetimeJitter = config.MaxConnLifetime / 15 // not all at once
 	// Each check makes the pool hand out all idle connections in turn once; were the next one due within their idle life, an
-	// idle process would never close its second connection (C-07).
+	// idle process would never close its second connection.
 	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, 2*idleLife
 	o.configure(config.ConnConfig)
 	config.BeforeConnect = o.beforeConnect

@@ -187,8 +187,17 @@ func TestF041_SummariesAgreeWithRowsInEveryGrouping(t *testing.T) {
 	}
 	require.Positive(t, cost)
 	for _, by := range [][]string{
-		nil, {"organization"}, {"team"}, {"key"}, {"user"}, {"model"}, {"provider"}, {"day"}, {"hour"},
-		{"organization", "team", "key", "user", "model", "provider", "day", "hour"}, {"model", "day"},
+		nil,
+		{"organization"},
+		{"team"},
+		{"key"},
+		{"user"},
+		{"model"},
+		{"provider"},
+		{"day"},
+		{"hour"},
+		{"organization", "team", "key", "user", "model", "provider", "day", "hour"},
+		{"model", "day"},
 	} {
 		sums, err := b.Summary(t.Context(), governance.SpendFilter{}, by)
 		require.NoError(t, err)

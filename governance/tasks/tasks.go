@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
 )
 
 // Claims gives one due run of a task to one replica, by the store's clock.
@@ -123,7 +125,7 @@ func (r *Runner) turn(ctx context.Context, t *counted) time.Duration {
 		return 0
 	case err != nil:
 		t.undecidable.Add(1)
-		r.log.Warn().Err(err).Str("task", t.Name).Msg("task could not be claimed")
+		r.log.Warn().Err(err).Str(lognames.Task, t.Name).Msg("task could not be claimed")
 		return jitter(min(max(t.Every, retryMin), retryMax))
 	case !mine:
 		t.lost.Add(1)
@@ -143,13 +145,13 @@ func (r *Runner) execute(ctx context.Context, t *counted) {
 	if err != nil {
 		t.failed.Add(1)
 		failure = err.Error()
-		r.log.Error().Err(err).Str("task", t.Name).Msg("task failed")
+		r.log.Error().Err(err).Str(lognames.Task, t.Name).Msg("task failed")
 	}
 	// The note outlives a shutdown that interrupted the run, since it says so.
 	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	if err := r.claims.Finished(noteCtx, t.Name, failure); err != nil {
-		r.log.Warn().Err(err).Str("task", t.Name).Msg("end of task could not be noted")
+		r.log.Warn().Err(err).Str(lognames.Task, t.Name).Msg("end of task could not be noted")
 	}
 }
 

@@ -287,12 +287,12 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 	if a.cfg.LimitStore == config.StoreMemory {
 		a.log.Warn().Msg("limits are counted in this process alone: N processes grant N times each limit, and a restart forgets")
 	}
-	a.log.Info().Str(lognames.Version, version.Version).Dur("drain_timeout", a.cfg.DrainTimeout).Strs("planes", a.cfg.Planes).Msg("serving")
+	a.log.Info().Str(lognames.Version, version.Version).Dur(lognames.DrainTimeout, a.cfg.DrainTimeout).Strs(lognames.Planes, a.cfg.Planes).Msg("serving")
 	select {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		a.log.Info().Dur("drain_delay", a.cfg.DrainDelay).Dur("drain_timeout", a.cfg.DrainTimeout).Msg("draining")
+		a.log.Info().Dur(lognames.DrainDelay, a.cfg.DrainDelay).Dur(lognames.DrainTimeout, a.cfg.DrainTimeout).Msg("draining")
 		return nil
 	}
 }

@@ -121,7 +121,7 @@ func (a *App) checkRole(ctx context.Context) error {
 	}
 	excess := strings.Join(p.Excess, ", ")
 	if a.cfg.AllowPrivilegedRole {
-		a.log.Warn().Str("role", p.Role).Str("excess", excess).Msg("the data plane's role may do more than it needs")
+		a.log.Warn().Str(lognames.Role, p.Role).Str(lognames.Excess, excess).Msg("the data plane's role may do more than it needs")
 		return nil
 	}
 	return &notYetError{fmt.Sprintf("role %s may do more than the data plane needs (%s): use tollgate_gateway, or set "+

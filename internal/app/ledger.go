@@ -13,6 +13,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
 	"github.com/tollgate-gateway/tollgate/governance/tasks"
 	"github.com/tollgate-gateway/tollgate/internal/config"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
 	"github.com/tollgate-gateway/tollgate/internal/version"
 )
 
@@ -57,7 +58,7 @@ func (a *App) openLedger() error {
 			},
 			Reset: func(n int) {
 				resets()
-				a.log.Warn().Int("count", n).Msg("meters were dated ahead of the database's clock and were set back")
+				a.log.Warn().Int(lognames.Count, n).Msg("meters were dated ahead of the database's clock and were set back")
 			},
 		},
 	})
@@ -113,10 +114,10 @@ func (a *App) openTasks() error {
 
 // sweep expires reservations of dead processes. It runs on every replica without a claim: expiry is a conditional write
 // itself, and a replica that died with the claim must not keep the others from it. It begins at a moment of its own: in step
-// with the heartbeat, an idle process would need two connections instead of one (C-07).
+// with the heartbeat, an idle process would need two connections instead of one.
 func (a *App) sweep(ctx context.Context) error {
 	every := min(a.cfg.ProcessLease/9, 5*time.Second)
-	timer := time.NewTimer(rand.N(every))
+	timer := time.NewTimer(rand.N(every)) //nolint:gosec // jitter, no secret
 	defer timer.Stop()
 	for {
 		select {
@@ -132,7 +133,7 @@ func (a *App) sweep(ctx context.Context) error {
 				break
 			}
 			if closed > 0 {
-				a.log.Info().Int("count", closed).Msg("expired reservations of dead processes")
+				a.log.Info().Int(lognames.Count, closed).Msg("expired reservations of dead processes")
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
 )
 
 // storeLog logs failures of the store once when they begin and once each ten seconds while they last, since an outage makes
@@ -43,7 +45,7 @@ func (s *storeLog) run(ctx context.Context) error {
 			case n == 0:
 			case !failing || now.Sub(written) >= storeLogEvery:
 				failing, written = true, now
-				s.log.Error().Err(*s.last.Load()).Int64("count", n).Msg("the limit store does not answer")
+				s.log.Error().Err(*s.last.Load()).Int64(lognames.Count, n).Msg("the limit store does not answer")
 			default:
 				s.count.Add(n) // told with the next line
 			}

@@ -83,7 +83,7 @@ const (
 // Start makes the cluster if it is missing and starts its server. A server that a killed process has left on the same
 // data directory is stopped first. The server runs until Stop, not until the end of ctx.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	c, err := prepare(o)
+	c, err := prepare(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (c *Cluster) begin(ctx context.Context) error {
 }
 
 // prepare decides about everything that needs no server yet.
-func prepare(o Options) (*Cluster, error) {
+func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	if o.DataDir == "" {
 		dir, err := DefaultDataDir()
 		if err != nil {
@@ -143,7 +143,7 @@ func prepare(o Options) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	if c.install, err = find(o.Binaries, c.dir); err != nil {
+	if c.install, err = find(ctx, o.Binaries, c.dir); err != nil {
 		return nil, err
 	}
 	if c.owner, err = ownerOf(o.User); err != nil {
@@ -415,7 +415,8 @@ func (c *Cluster) launchOnce(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the server has its own descriptor
-	cmd := exec.Command(filepath.Join(c.install.bin, "postgres"), c.arguments()...)
+
+	cmd := exec.Command(filepath.Join(c.install.bin, "postgres"), c.arguments()...) //nolint:noctx // it outlives whoever starts it; Stop ends it
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.dir, c.environment(), c.owner.attributes()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -294,11 +294,11 @@ func TestFaultsOfTheServerAreTold(t *testing.T) {
 	require.ErrorContains(t, err, `unrecognized configuration parameter "no_such_setting"`)
 	require.Equal(t, "1", ask(t, start(t, Options{DataDir: dir}), "SELECT 1::text"), "the directory is free again")
 
-	_, err = find(t.TempDir(), dir)
+	_, err = find(t.Context(), t.TempDir(), dir)
 	require.ErrorContains(t, err, "install it (Debian: apt-get install postgresql)")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "old"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "old", "PG_VERSION"), []byte("9\n"), 0o600))
-	_, err = find("", filepath.Join(dir, "old"))
+	_, err = find(t.Context(), "", filepath.Join(dir, "old"))
 	require.ErrorContains(t, err, "was made by 9")
 }
 

@@ -1,6 +1,7 @@
 package devdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ type installation struct {
 }
 
 // find chooses the binaries: those named, else the newest supported ones, for an existing cluster those of its version.
-func find(named, cluster string) (installation, error) {
+func find(ctx context.Context, named, cluster string) (installation, error) {
 	wanted, err := clusterMajor(cluster)
 	if err != nil {
 		return installation{}, err
@@ -49,7 +50,7 @@ func find(named, cluster string) (installation, error) {
 	var found []installation
 	var faults []error
 	for _, bin := range candidates {
-		i, err := inspect(bin)
+		i, err := inspect(ctx, bin)
 		switch {
 		case err != nil:
 			faults = append(faults, err)
@@ -67,11 +68,11 @@ func find(named, cluster string) (installation, error) {
 	return slices.MaxFunc(found, func(a, b installation) int { return a.major - b.major }), nil
 }
 
-func inspect(bin string) (installation, error) {
+func inspect(ctx context.Context, bin string) (installation, error) {
 	if _, err := os.Stat(filepath.Join(bin, "initdb")); err != nil {
 		return installation{}, fmt.Errorf("look for initdb: %w", err)
 	}
-	out, err := exec.Command(filepath.Join(bin, "postgres"), "--version").Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
 	if err != nil {
 		return installation{}, fmt.Errorf("ask %s for its version: %w", filepath.Join(bin, "postgres"), err)
 	}

@@ -2,8 +2,6 @@
 package version
 
 // What the linker sets in builds of the Makefile and the Dockerfile.
-//
-//nolint:gochecknoglobals // the linker sets them
 var (
 	Version = "dev"
 	Commit  = "unknown"
