@@ -30,7 +30,7 @@ func StartScratch(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("open scratch data directory: %w", err), os.Remove(dir))
 	}
 	o.DataDir = dir
-	c, err := prepare(o)
+	c, err := prepare(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
