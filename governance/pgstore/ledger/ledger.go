@@ -18,12 +18,12 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 )
 
-// Bounds of ledger.md, section 4.
+// Bounds of ledger.md, section 4; the queue's wait is docs/decisions/0013.
 const (
 	maxBatch       = 256
 	maxQueue       = 4 * maxBatch
 	maxExpire      = 1000 // reservations in one sweep, whatever was asked for
-	maxQueueWait   = 250 * time.Millisecond
+	maxQueueWait   = 900 * time.Millisecond
 	maxLockWait    = 2 * time.Second
 	operationWait  = 8500 * time.Millisecond // so that the answer itself is out within 9 s
 	acquireWait    = 3 * time.Second
