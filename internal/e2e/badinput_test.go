@@ -750,7 +750,7 @@ func TestT01_AdminAPITakesSQLAsText(t *testing.T) {
 	}
 	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
 		segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-		real := "/admin/v1" + strings.ReplaceAll(path, "{id}", nowhere[segments[0]])
+		address := "/admin/v1" + strings.ReplaceAll(path, "{id}", nowhere[segments[0]])
 		for method, op := range doc.Paths[path] {
 			method = strings.ToUpper(method)
 			if method == http.MethodDelete || strings.HasSuffix(path, "/revoke") || strings.Contains(path, "ledger/check") {
@@ -771,7 +771,7 @@ func TestT01_AdminAPITakesSQLAsText(t *testing.T) {
 				}
 				for _, v := range tries {
 					base[name] = v
-					send(op.OperationID+" body."+name, method, real, base)
+					send(op.OperationID+" body."+name, method, address, base)
 				}
 			}
 			for _, p := range op.Parameters {
@@ -779,7 +779,7 @@ func TestT01_AdminAPITakesSQLAsText(t *testing.T) {
 					value := url.QueryEscape(fmt.Sprint(v))
 					switch p.In {
 					case "query":
-						send(op.OperationID+" query."+p.Name, method, real+"?"+p.Name+"="+value, nil)
+						send(op.OperationID+" query."+p.Name, method, address+"?"+p.Name+"="+value, nil)
 					case "path":
 						send(op.OperationID+" path."+p.Name, method, strings.ReplaceAll("/admin/v1"+path, "{"+p.Name+"}", url.PathEscape(fmt.Sprint(v))), nil)
 					}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -64,6 +65,15 @@ func TestDev(t *testing.T) {
 	require.Equal(t, http.StatusOK, demoChat(t, b).status)
 	require.Len(t, spendOf(t, b), 3)
 	requireGone(t, dir, next)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	failed := spawn(t, nil, "dev", "--data-dir", dir, "--listen", taken.Addr().String(), "--control-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0")
+	require.Equal(t, 1, failed.exitCode(t, 30*time.Second))
+	require.Contains(t, failed.out.String(), "address already in use")
+	_, left := postmasterOf(dir)
+	require.False(t, left, "a start that fails leaves no database behind")
 
 	began := time.Now()
 	last := spawnDev(t, dir, "text")

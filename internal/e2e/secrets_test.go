@@ -308,9 +308,9 @@ func jsonOf(t *testing.T, text string) object {
 func TestT02_DatabaseWritersCannotMintKeys(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, fleetOptions{})
-	real, id := f.issue()
+	honest, id := f.issue()
 	g := f.gateways[0]
-	require.Equal(t, http.StatusOK, must(t)(g.call(t.Context(), real, "/v1/chat/completions", helloChat)).status)
+	require.Equal(t, http.StatusOK, must(t)(g.call(t.Context(), honest, "/v1/chat/completions", helloChat)).status)
 	conn, err := pgx.Connect(t.Context(), f.dsn)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
@@ -350,7 +350,7 @@ func TestT02_DatabaseWritersCannotMintKeys(t *testing.T) {
 		}
 	}
 	require.Equal(t, before, f.mock.Counts().Count)
-	require.Equal(t, http.StatusOK, must(t)(g.call(t.Context(), real, "/v1/chat/completions", helloChat)).status)
+	require.Equal(t, http.StatusOK, must(t)(g.call(t.Context(), honest, "/v1/chat/completions", helloChat)).status)
 
 	own, err := pgx.Connect(t.Context(), as(f.dsn, "tollgate_gateway"))
 	require.NoError(t, err)
