@@ -68,7 +68,7 @@ const (
 	EnforceAdvisory   Enforcement = "advisory"
 )
 
-// Bound says how far beyond its amount a limit of any strength may be used.
+// Bound says how far beyond its amount a limit of any strength may be used: all are decided exactly (docs/decisions/0007).
 const Bound = "0, plus debt"
 
 // Mode says whether a limit refuses or only counts what it would have refused.
