@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/andybalholm/brotli"
+
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
 	"github.com/tollgate-gateway/tollgate/providers"
@@ -42,6 +44,8 @@ func decoded(response *http.Response) (io.Reader, error) {
 		plain, err = gzip.NewReader(response.Body)
 	case "deflate":
 		plain, err = zlib.NewReader(response.Body)
+	case "br":
+		plain = brotli.NewReader(response.Body)
 	default:
 		return nil, fmt.Errorf("content coding %q", coding)
 	}
