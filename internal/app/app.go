@@ -237,23 +237,28 @@ func (a *App) listen(ctx context.Context) (err error) {
 	return err
 }
 
-// Run serves until ctx ends, then drains: the process becomes unready, goes on for the drain delay, lets calls in flight end
+// Run serves until told ends, then drains: the process becomes unready, goes on for the drain delay, lets calls in flight end
 // within the drain time-out, cuts the rest with an error event, and settles everything. started is called once the process
-// answers. A database that is away at the start is waited for; wrong secrets or a privileged role end the process.
-func (a *App) Run(ctx context.Context, started func() error) (err error) {
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
+// answers. A database that is away at the start is waited for, as are a schema and a role that fit; wrong secrets end
+// the process, and so does any part of it that fails.
+func (a *App) Run(told context.Context, started func() error) (err error) {
+	life, end := context.WithCancel(context.WithoutCancel(told))
 	defer end()
+	ctx, fail := context.WithCancelCause(told)
+	defer fail(nil)
 	var background sync.WaitGroup
-	failed := make(chan error, 16)
 	launch := func(name string, run func() error) {
 		background.Go(func() {
 			if err := run(); err != nil {
-				select {
-				case failed <- fmt.Errorf("%s: %w", name, err):
-				default: // the first failures suffice
-				}
+				fail(fmt.Errorf("%s: %w", name, err))
 			}
 		})
+	}
+	ended := func() error { // nil: it was told to
+		if told.Err() != nil {
+			return nil
+		}
+		return context.Cause(ctx)
 	}
 	launch("operations", a.ops.serve)
 	defer func() {
@@ -264,7 +269,7 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 	}()
 	if err := a.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return ended()
 		}
 		return err
 	}
@@ -272,7 +277,7 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 		launch(r.name, func() error { return r.run(life) })
 	}
 	if err := a.firstCatalog(ctx); err != nil {
-		return nil // told to stop before it began
+		return ended() // before it began
 	}
 	for _, l := range []*listener{a.traffic, a.controlPlane} {
 		if l != nil {
@@ -288,13 +293,12 @@ func (a *App) Run(ctx context.Context, started func() error) (err error) {
 		a.log.Warn().Msg("limits are counted in this process alone: N processes grant N times each limit, and a restart forgets")
 	}
 	a.log.Info().Str(lognames.Version, version.Version).Dur(lognames.DrainTimeout, a.cfg.DrainTimeout).Strs(lognames.Planes, a.cfg.Planes).Msg("serving")
-	select {
-	case err := <-failed:
+	<-ctx.Done()
+	if err := ended(); err != nil {
 		return err
-	case <-ctx.Done():
-		a.log.Info().Dur(lognames.DrainDelay, a.cfg.DrainDelay).Dur(lognames.DrainTimeout, a.cfg.DrainTimeout).Msg("draining")
-		return nil
 	}
+	a.log.Info().Dur(lognames.DrainDelay, a.cfg.DrainDelay).Dur(lognames.DrainTimeout, a.cfg.DrainTimeout).Msg("draining")
+	return nil
 }
 
 // stop drains the data plane, ends the background lives and closes the listeners.
