@@ -21,7 +21,6 @@ const (
 	OpenAIResponses   Dialect = "openai/responses"
 	OpenAIEmbeddings  Dialect = "openai/embeddings"
 	OpenAIModerations Dialect = "openai/moderations"
-	AnthropicMessages Dialect = "anthropic/messages"
 )
 
 // Provider reaches one kind of upstream. It is transport alone: it touches no byte of a body.
