@@ -978,5 +978,36 @@ BEGIN
 END
 $$;
 
+-- A bucket is refilled at the rate of its limit from its last change on. Before the rate changes it is brought up to date at
+-- the old one, or the time since then would count at the new one and could repay a debt that was not repaid.
+CREATE FUNCTION ledger.refill_at_old_rate() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, ledger, pg_temp
+AS $$
+DECLARE
+    ticks   CONSTANT bigint := ledger.ticks(old.metric, old.per_seconds);
+    tick_us CONSTANT bigint := old.per_seconds * 1000000::bigint / ticks;
+    now_us  bigint;
+BEGIN
+    PERFORM FROM ledger.meters AS m WHERE m.limit_id = old.id ORDER BY m.subject, m.window_start FOR UPDATE;
+    now_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    now_us := now_us - now_us % tick_us;
+    UPDATE ledger.meters AS m
+    SET level = least(x.level + old.amount::numeric * ((now_us - x.refilled_us) / tick_us), old.burst::numeric * ticks)::bigint,
+        refilled_at = to_timestamp(0) + now_us * interval '1 microsecond'
+    FROM (
+        SELECT r.subject, r.window_start, r.level, (extract(epoch FROM r.refilled_at) * 1000000)::bigint AS refilled_us
+        FROM ledger.meters AS r
+        WHERE r.limit_id = old.id AND r.refilled_at > '-infinity'
+    ) AS x
+    WHERE m.limit_id = old.id AND m.subject = x.subject AND m.window_start = x.window_start AND x.refilled_us < now_us
+      AND x.level < old.burst::numeric * ticks;
+    RETURN new;
+END
+$$;
+CREATE TRIGGER refill_at_old_rate BEFORE UPDATE OF amount, burst ON tollgate.limits FOR EACH ROW
+    WHEN (old.kind = 'rate' AND old.amount IS NOT NULL AND (old.amount, old.burst) IS DISTINCT FROM (new.amount, new.burst))
+    EXECUTE FUNCTION ledger.refill_at_old_rate();
+
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA ledger FROM PUBLIC;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA ledger TO tollgate_gateway, tollgate_control;

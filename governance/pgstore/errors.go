@@ -20,11 +20,15 @@ func translate(err error) error {
 	if err == nil || errors.Is(err, governance.ErrStoreAway) {
 		return err
 	}
-	if fault, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return translateFault(err, fault)
-	}
 	if errors.Is(err, context.Canceled) {
 		return err // the caller left
+	}
+	// Whatever the server says instead of letting us in (wrong password, no such database, starting up), it cannot be used.
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return fmt.Errorf("%w: %w", governance.ErrStoreAway, err)
+	}
+	if fault, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return translateFault(err, fault)
 	}
 	if away(err) {
 		return fmt.Errorf("%w: %w", governance.ErrStoreAway, err)
@@ -73,9 +77,6 @@ func column(fault *pgconn.PgError) string {
 
 // away reports whether the driver could not reach or use the server at all.
 func away(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
 	if _, ok := errors.AsType[net.Error](err); ok {
 		return true
 	}

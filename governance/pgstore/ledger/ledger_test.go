@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,4 +40,23 @@ func TestReserveAndSettle(t *testing.T) {
 	require.Equal(t, int64(150_000), db.count(t, "SELECT spent FROM ledger.meters WHERE limit_id = $1", budget.Num))
 	require.Equal(t, int64(0), db.count(t, "SELECT held FROM ledger.meters WHERE limit_id = $1", budget.Num))
 	require.Equal(t, int64(0), db.count(t, "SELECT count(*) FROM ledger.reservations"))
+}
+
+// The time before a change of the rate counts at the old rate: raising it repays no debt.
+func TestRateChange_ForgivesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	l := start(t, ledger.Options{Pool: db.Pool})
+	bucket := db.limit(t, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricTokens, Amount: 2400, Per: 24 * time.Hour})
+	r := request(l, hold(bucket, 1, 2400))
+	_, err := l.Reserve(t.Context(), r)
+	require.NoError(t, err)
+	require.NoError(t, l.Settle(t.Context(), used(r.ID, 2600, 0, 0)))
+	db.exec(t, "UPDATE ledger.meters SET refilled_at = refilled_at - interval '1 hour'")
+	db.exec(t, "UPDATE tollgate.limits SET amount = 86400000, burst = 86400000 WHERE id = $1", bucket.Num)
+	// One hour at 2,400 a day repaid 100 of the 200 that are owed; at the new rate it would have repaid all.
+	owed := db.count(t, "SELECT -level / ledger.ticks('tokens', 86400) FROM ledger.meters")
+	require.InDelta(t, 100, owed, 1)
+	db.exec(t, "UPDATE tollgate.limits SET amount = 10, burst = 10 WHERE id = $1", bucket.Num)
+	require.Zero(t, db.count(t, "SELECT count(*) FROM ledger.meters WHERE refilled_at > clock_timestamp()"))
 }
