@@ -57,9 +57,11 @@ func TestCheck_FindsNothingInWhatTheLedgerWrites(t *testing.T) {
 	level := b.violatedBy("UPDATE ledger.meters SET level = level - 1 WHERE limit_id = $1", limits[0].Num)
 	require.Equal(t, []string{"I12"}, level, "a level that history does not explain")
 	b.exec("UPDATE ledger.meters SET level = level + 1 WHERE limit_id = $1", limits[0].Num)
+	b.exec("ALTER TABLE tollgate.limits DISABLE TRIGGER refill_at_old_rate") // as if the limit had always been another one
 	tight := b.violatedBy("UPDATE tollgate.limits SET burst = burst / 10, amount = 1 WHERE id = $1", limits[0].Num)
 	require.Equal(t, []string{"I11", "I12"}, tight, "more than such a bucket could have admitted")
 	b.exec("UPDATE tollgate.limits SET burst = burst * 10, amount = 50000 WHERE id = $1", limits[0].Num)
+	b.exec("ALTER TABLE tollgate.limits ENABLE TRIGGER refill_at_old_rate")
 
 	var open, rows int
 	b.scan("SELECT count(*) FROM ledger.reservations WHERE state = 'open'", &open)
