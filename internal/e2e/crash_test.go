@@ -76,7 +76,7 @@ func TestCrashAtEachStep(t *testing.T) {
 		doomed := f.start("gateway", "DATABASE_URL="+as(f.dsn, "tollgate_gateway"), "TOLLGATE_FAULT_POINT="+s.point)
 		if s.point != "" {
 			// The client sees a broken connection, or a whole answer where its end did not wait for a slow settlement.
-			_, _ = doomed.call(t.Context(), c.key, "/v1/chat/completions", streaming(named(c.model)))
+			_, _ = doomed.call(t.Context(), c.key, "/v1/chat/completions", streaming(bounded(named(c.model))))
 		} else {
 			f.killWithin(doomed, c.key, c.model, s.events)
 		}
@@ -127,7 +127,7 @@ func TestCrashAtEachStep(t *testing.T) {
 				provisional++
 				require.Equal(t, "expired", row["outcome"])
 				require.Equal(t, "reservation", row["usage_source"])
-				require.Equal(t, f.estimate(c.key, named(c.model))["cost_usd"], row["cost_usd"])
+				require.Equal(t, f.estimate(c.key, bounded(named(c.model)))["cost_usd"], row["cost_usd"])
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func (f *fleet) killWithin(p *process, key, model string, events int) {
 	}
 	began := make(chan opened, 1)
 	go func() {
-		r, err := p.open(f.t.Context(), key, streaming(named(model)))
+		r, err := p.open(f.t.Context(), key, streaming(bounded(named(model))))
 		began <- opened{r, err}
 	}()
 	f.eventually(10*time.Second, "the call is upstream", func() bool { return f.mock.Counts().InFlight == 2 })

@@ -152,7 +152,7 @@ func TestF004_F007_F008_F050_StreamsThatEndEarly(t *testing.T) {
 func (f *fleet) play(c *early) error {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 25*time.Second)
 	defer cancel()
-	body, g := streaming(named(c.model)), f.gateways[0]
+	body, g := streaming(bounded(named(c.model))), f.gateways[0]
 	if c.events == readsAll {
 		_, err := g.call(ctx, c.key, "/v1/chat/completions", body)
 		if errors.Is(err, io.ErrUnexpectedEOF) || ctx.Err() == nil && err != nil {
@@ -242,7 +242,7 @@ func (f *fleet) requireSettled(t *testing.T, c *early) {
 	quantities, _ := row["quantities"].(object)
 	input, output := max(number(quantities["input"]), 0), max(number(quantities["output"]), 0)
 	require.Equal(t, 2000*input+10000*output, nano(t, row["cost_usd"]), "a row's cost follows from the row")
-	estimate := f.estimate(c.key, named(c.model))
+	estimate := f.estimate(c.key, bounded(named(c.model)))
 	reservedIn, reservedOut := number(estimate["input_tokens"]), number(estimate["output_tokens"])
 	switch {
 	case c.output > 0:

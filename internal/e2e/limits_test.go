@@ -172,13 +172,14 @@ func TestF001_F032_OneOf64(t *testing.T) {
 	const rounds, parallel = 200, 64
 	f := startFleet(t, fleetOptions{gateways: 2})
 	key, _ := f.issue()
-	reserved := nano(t, f.estimate(key, helloChat)["cost_usd"])
+	body := bounded(helloChat)
+	reserved := nano(t, f.estimate(key, body)["cost_usd"])
 	each := object{"organization_id": f.org}
 	for name, v := range forever("cost", dollars(reserved)) {
 		each[name] = v
 	}
 	limit := f.limit(object{"type": "end_user", "id": "*"}, each)
-	endUser := func(name string) string { return strings.Replace(helloChat, "{", `{"user":"`+name+`",`, 1) }
+	endUser := func(name string) string { return strings.Replace(body, "{", `{"user":"`+name+`",`, 1) }
 	for _, g := range f.gateways {
 		f.eventually(5*time.Second, "the limit is in force", func() bool {
 			a, err := g.call(t.Context(), key, "/v1/estimate", endUser("somebody"))
@@ -195,7 +196,7 @@ func TestF001_F032_OneOf64(t *testing.T) {
 			if i%4 < 2 { // named by the body or by the header: it is the same person
 				return g.call(ctx, key, "/v1/chat/completions", endUser(name))
 			}
-			return g.call(ctx, key, "/v1/chat/completions", helloChat, "X-Tollgate-End-User", name)
+			return g.call(ctx, key, "/v1/chat/completions", body, "X-Tollgate-End-User", name)
 		}))
 		require.Equal(t, 1, counts["200"], "round %d: %v", round, counts)
 		// A burst may outlast the queue's patience on a busy machine. Who is not decided is not forwarded either.
@@ -215,7 +216,7 @@ func TestF001_F032_OneOf64(t *testing.T) {
 	answers := make(chan map[string]int, 1)
 	go func() {
 		answers <- tally(f.atOnce(100, func(ctx context.Context, g *process, _ int) (answer, error) {
-			a, err := g.call(ctx, three, "/v1/chat/completions", helloChat)
+			a, err := g.call(ctx, three, "/v1/chat/completions", body)
 			if err == nil && a.status != http.StatusOK {
 				refused.Add(1)
 			}

@@ -302,6 +302,10 @@ func dollars(n int64) string { return fmt.Sprintf("%d.%09d", n/1e9, n%1e9) }
 // streaming asks for the stream of a chat's answer.
 func streaming(body string) string { return strings.Replace(body, "{", `{"stream":true,`, 1) }
 
+// bounded asks for at most 1,000 output tokens, fewer than any target is ever expected to give: what is reserved then does
+// not change when a target's outputs have been measured.
+func bounded(body string) string { return strings.Replace(body, "{", `{"max_tokens":1000,`, 1) }
+
 // named is a chat for another model.
 func named(model string) string {
 	return strings.Replace(helloChat, `"plain"`, string(quoted(model)), 1)
