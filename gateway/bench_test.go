@@ -520,7 +520,7 @@ func (c *catalogs) Refresh(context.Context, int64) error {
 
 type endUsers struct{}
 
-func (endUsers) EndUser(_ context.Context, _ int64, name string) (int64, error) {
+func (endUsers) EndUser(_ context.Context, _, _ int64, name string) (int64, error) {
 	if name == "unreadable" {
 		return 0, governance.ErrStoreAway
 	}

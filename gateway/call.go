@@ -239,7 +239,7 @@ func (c *call) prepare() error {
 	c.EndUser, c.Metadata = c.wishes.endUser, c.wishes.metadata
 	c.tag(c.wishes.tags)
 	if c.EndUser != "" {
-		if c.EndUserNum, err = c.g.endUsers.EndUser(c.ctx(), c.Principal.Organization.Num, c.EndUser); err != nil {
+		if c.EndUserNum, err = c.g.endUsers.EndUser(c.ctx(), c.Principal.Key.Num, c.Principal.Organization.Num, c.EndUser); err != nil {
 			return orUnavailable(err)
 		}
 	}

@@ -84,8 +84,9 @@ type Rehash struct {
 
 // EndUsers maps the names that requests give their end users to row numbers.
 type EndUsers interface {
-	// EndUser returns the row number of a name within an organization; the row is made on first sight.
-	EndUser(ctx context.Context, organization int64, name string) (int64, error)
+	// EndUser returns the row number of a name within an organization; the row is made on first sight. A key that brings too
+	// many unseen names gets an *Error with CodeRateLimitExceeded.
+	EndUser(ctx context.Context, key, organization int64, name string) (int64, error)
 }
 
 // TargetPatch is what may be changed on a target. Nil members stay.

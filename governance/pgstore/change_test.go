@@ -202,3 +202,27 @@ func TestF161_ListsUseIndexes(t *testing.T) {
 		}
 	}
 }
+
+// Ruling 27: a key may bring so many unseen end users and no more for the moment; those that are known go on.
+func TestEndUsers_NewOnesAreLimitedPerKey(t *testing.T) {
+	t.Parallel()
+	super := pgtest.New(t)
+	o, err := NewOrganizations(super).Create(t.Context(), admin, governance.Organization{Name: "o"})
+	require.NoError(t, err)
+	s := NewEndUsers(as(t, super, "tollgate_gateway"))
+	made := 0
+	for i := range 4 * newEndUsersBurst {
+		_, err := s.EndUser(t.Context(), 1, o.Num, fmt.Sprintf("person %d", i))
+		if err != nil {
+			require.Equal(t, governance.CodeRateLimitExceeded, governance.CodeOf(err))
+			break
+		}
+		made++
+	}
+	require.GreaterOrEqual(t, made, newEndUsersBurst)
+	require.Less(t, made, 4*newEndUsersBurst, "nobody was refused")
+	_, err = s.EndUser(t.Context(), 1, o.Num, "person 0")
+	require.NoError(t, err, "who is known goes on")
+	_, err = s.EndUser(t.Context(), 2, o.Num, "another key's person")
+	require.NoError(t, err)
+}

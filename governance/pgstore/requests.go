@@ -4,27 +4,108 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 )
 
+const (
+	// knownEndUsers names are remembered for endUserAge, so that their requests need no look-up.
+	knownEndUsers = 50_000
+	endUserAge    = time.Minute
+	endUserWait   = 2 * time.Second // of a look-up that a call waits for
+	// A key may bring this many names that nobody has seen, at once and per second, on each gateway (ruling 27): each makes a
+	// row and meters.
+	newEndUsersBurst     = 200
+	newEndUsersPerSecond = 20
+	watchedKeys          = 10_000
+)
+
 // EndUsers maps the names that requests give their end users to row numbers. The role of the data plane suffices for it.
-type EndUsers struct{ pool *pgxpool.Pool }
+type EndUsers struct {
+	pool    *pgxpool.Pool
+	known   *lru.Cache[endUserName, knownEndUser]
+	fresh   *lru.Cache[int64, *rate.Limiter] // by key
+	flights singleflight.Group
+}
+
+type endUserName struct {
+	organization int64
+	name         string
+}
+
+type knownEndUser struct {
+	num    int64
+	readAt time.Time
+}
 
 var _ governance.EndUsers = (*EndUsers)(nil)
 
 // NewEndUsers makes the mapping of end users.
-func NewEndUsers(pool *pgxpool.Pool) *EndUsers { return &EndUsers{pool} }
+func NewEndUsers(pool *pgxpool.Pool) *EndUsers {
+	known, _ := lru.New[endUserName, knownEndUser](knownEndUsers) // fails only for a size below 1
+	fresh, _ := lru.New[int64, *rate.Limiter](watchedKeys)
+	return &EndUsers{pool: pool, known: known, fresh: fresh}
+}
 
-// EndUser returns the row number of a name within an organization; the row is made on first sight.
-func (s *EndUsers) EndUser(ctx context.Context, organization int64, name string) (int64, error) {
-	return read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
-		return endUser(ctx, q, organization, name)
+// EndUser returns the row number of a name within an organization; the row is made on first sight. A key that brings too many
+// unseen names is refused for a moment.
+func (s *EndUsers) EndUser(ctx context.Context, key, organization int64, name string) (int64, error) {
+	who := endUserName{organization, name}
+	if k, ok := s.known.Get(who); ok && time.Since(k.readAt) < endUserAge {
+		return k.num, nil
+	}
+	at := time.Now()
+	num, err := shared(ctx, &s.flights, fmt.Sprintf("%d/%s", organization, name), func(ctx context.Context) (int64, error) {
+		return read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) { return s.find(ctx, q, key, who) })
 	})
+	if err == nil {
+		s.known.Add(who, knownEndUser{num, at})
+	}
+	return num, err
+}
+
+// shared does for all who ask at once what one of them has asked for. It goes on when that one leaves.
+func shared(ctx context.Context, group *singleflight.Group, what string, do func(context.Context) (int64, error)) (int64, error) {
+	done := group.DoChan(what, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endUserWait)
+		defer cancel()
+		return do(ctx)
+	})
+	select {
+	case r := <-done:
+		num, _ := r.Val.(int64)
+		return num, r.Err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (s *EndUsers) find(ctx context.Context, q querier, key int64, who endUserName) (int64, error) {
+	num, err := scalar[int64](ctx, q, "end_users_find", args{"organization": who.organization, "name": who.name})
+	if !errors.Is(err, governance.ErrNotFound) {
+		return num, err
+	}
+	limiter, ok := s.fresh.Get(key)
+	if !ok {
+		limiter = rate.NewLimiter(newEndUsersPerSecond, newEndUsersBurst)
+		s.fresh.Add(key, limiter)
+	}
+	if !limiter.Allow() {
+		return 0, &governance.Error{
+			Code: governance.CodeRateLimitExceeded, RetryAfter: time.Second,
+			Public: "This key has brought too many new end users. Try again shortly.",
+		}
+	}
+	return endUser(ctx, q, who.organization, who.name)
 }
 
 // endUser looks before it writes, since a conflicting insert burns a number each time.

@@ -168,7 +168,7 @@ func limitsOfEverySubject(t *testing.T, s Stores) {
 	named.Organization = ref(o.Meta)
 	l, err := s.Limits.Create(t.Context(), platform, named)
 	require.NoError(t, err)
-	num, err := s.EndUsers.EndUser(t.Context(), o.Num, "alice")
+	num, err := s.EndUsers.EndUser(t.Context(), 1, o.Num, "alice")
 	require.NoError(t, err)
 	require.Equal(t, num, l.Scope.Subject.Num)
 	require.Equal(t, "alice", l.Scope.EndUser)

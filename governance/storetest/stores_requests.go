@@ -92,7 +92,7 @@ func endUsersHaveANumber(t *testing.T, s Stores) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			num, err := s.EndUsers.EndUser(t.Context(), home.Num, "alice")
+			num, err := s.EndUsers.EndUser(t.Context(), 1, home.Num, "alice")
 			if err != nil {
 				t.Error(err)
 			}
@@ -103,12 +103,12 @@ func endUsersHaveANumber(t *testing.T, s Stores) {
 	count := 0
 	seen.Range(func(any, any) bool { count++; return true })
 	require.Equal(t, 1, count, "one number, whoever was first")
-	num, err := s.EndUsers.EndUser(t.Context(), home.Num, "alice")
+	num, err := s.EndUsers.EndUser(t.Context(), 1, home.Num, "alice")
 	require.NoError(t, err)
-	other, err := s.EndUsers.EndUser(t.Context(), foreign.Num, "alice")
+	other, err := s.EndUsers.EndUser(t.Context(), 1, foreign.Num, "alice")
 	require.NoError(t, err)
 	require.NotEqual(t, num, other)
-	_, err = s.EndUsers.EndUser(t.Context(), home.Num, "")
+	_, err = s.EndUsers.EndUser(t.Context(), 1, home.Num, "")
 	requireField(t, err, "name")
 }
 
