@@ -318,15 +318,20 @@ func (c *Cluster) takeLock() error {
 }
 
 // initialize makes the cluster in a folder of another name first, so that a killed initdb leaves nothing that looks ready.
+// Each try has a name of its own: an initdb whose parent was killed may still be writing into the one before.
 func (c *Cluster) initialize(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(c.dir, "PG_VERSION")); err == nil {
 		return nil
 	}
-	fresh := c.dir + ".new"
-	if err := os.RemoveAll(fresh); err != nil {
-		return fmt.Errorf("remove unfinished cluster: %w", err)
+	unfinished, err := filepath.Glob(c.dir + ".new*")
+	if err != nil {
+		return fmt.Errorf("look for unfinished clusters: %w", err)
 	}
-	if err := os.Mkdir(fresh, 0o700); err != nil {
+	for _, dir := range unfinished {
+		_ = os.RemoveAll(dir) // what is still being written goes with the next try
+	}
+	fresh, err := os.MkdirTemp(filepath.Dir(c.dir), filepath.Base(c.dir)+".new")
+	if err != nil {
 		return fmt.Errorf("make folder of the cluster: %w", err)
 	}
 	if err := c.owner.take(fresh); err != nil {
