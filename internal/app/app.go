@@ -254,9 +254,9 @@ func (a *App) Run(told context.Context, started func() error) (err error) {
 			}
 		})
 	}
-	ended := func() error { // nil: it was told to
+	ended := func() error {
 		if told.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		return context.Cause(ctx)
 	}

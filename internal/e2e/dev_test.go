@@ -110,7 +110,7 @@ func TestDev_KilledAtItsFirstStart(t *testing.T) {
 // devDirectory is a data directory that the database's unprivileged user can reach, which t.TempDir is not.
 func devDirectory(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tollgate-dev")
+	dir, err := os.MkdirTemp("", "tollgate-dev") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() {

@@ -198,10 +198,7 @@ func (f *fleet) limitsOf(keyID string) []string {
 	f.t.Helper()
 	status, o := f.admin(http.MethodGet, "keys/"+keyID, nil)
 	require.Equal(f.t, http.StatusOK, status, "%v", o)
-	var limits []object
-	for _, l := range items(o["limits"]) {
-		limits = append(limits, l)
-	}
+	limits := slices.Clone(items(o["limits"]))
 	slices.SortStableFunc(limits, func(a, b object) int { return cmp.Compare(text(a["created_at"]), text(b["created_at"])) })
 	all := make([]string, len(limits))
 	for i, l := range limits {
@@ -312,6 +309,6 @@ func named(model string) string {
 }
 
 func quoted(s string) []byte {
-	b, _ := json.Marshal(s) // a string can always be written
+	b, _ := json.Marshal(s) //nolint:errchkjson // a string can always be written
 	return b
 }

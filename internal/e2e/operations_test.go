@@ -374,7 +374,7 @@ func fail(t *testing.T, code int, env []string, args ...string) string {
 func TestPasswordRotation_NoCallMeetsAnOldPassword(t *testing.T) {
 	dir := t.TempDir()
 	rules := filepath.Join("/tmp", "tollgate-hba-"+ids.Random62(8))                                                   // where the server's own user can read it
-	require.NoError(t, os.WriteFile(rules, []byte("local all postgres trust\nlocal all all scram-sha-256\n"), 0o644)) //nolint:gosec // no secret
+	require.NoError(t, os.WriteFile(rules, []byte("local all postgres trust\nlocal all all scram-sha-256\n"), 0o644)) // no secret
 	t.Cleanup(func() { _ = os.Remove(rules) })
 	cluster, err := devdb.StartScratch(t.Context(), devdb.Options{Fast: true, Settings: map[string]string{"hba_file": rules}})
 	require.NoError(t, err)

@@ -95,7 +95,7 @@ func (c communityTask) do(ctx context.Context) error {
 
 func (c communityTask) chat() community.ChatCompletionRequest {
 	request := community.ChatCompletionRequest{
-		Model: c.Model, N: c.N, MaxTokens: c.MaxTokens,
+		Model: c.Model, N: c.N, MaxTokens: c.MaxTokens, //nolint:staticcheck // clients in the field send it
 		Messages: []community.ChatCompletionMessage{{Role: community.ChatMessageRoleUser, Content: c.Text}},
 	}
 	if c.IncludeUsage != nil {
@@ -188,14 +188,14 @@ func (c communityTask) responsesStream(ctx context.Context) error {
 		case community.ResponseStreamEventCompleted:
 			c.responded(*event.Response)
 		case community.ResponseStreamEventError:
-			return &typedEvent{code: event.Code, message: event.Message}
+			return &typedEventError{code: event.Code, message: event.Message}
 		}
 	}
 }
 
 func explainCommunity(err error) *sdkError {
 	e := &sdkError{Class: fmt.Sprintf("%T", err), Message: err.Error()}
-	if event, ok := errors.AsType[*typedEvent](err); ok {
+	if event, ok := errors.AsType[*typedEventError](err); ok {
 		return event.explain()
 	}
 	if api, ok := errors.AsType[*community.APIError](err); ok {
@@ -212,12 +212,12 @@ func explainCommunity(err error) *sdkError {
 	return e
 }
 
-// typedEvent is the error event of a Responses stream, which the Go libraries hand out like any other event.
-type typedEvent struct{ code, message string }
+// typedEventError is the error event of a Responses stream, which the Go libraries hand out like any other event.
+type typedEventError struct{ code, message string }
 
-func (e *typedEvent) Error() string { return e.code + ": " + e.message }
+func (e *typedEventError) Error() string { return e.code + ": " + e.message }
 
-func (e *typedEvent) explain() *sdkError {
+func (e *typedEventError) explain() *sdkError {
 	return &sdkError{Class: "error event", API: true, Code: e.code, Message: e.message}
 }
 
@@ -448,7 +448,7 @@ func (c officialTask) responsesStream(ctx context.Context) error {
 			c.report.say(0, "", string(event.Response.Status))
 			c.report.Usage = &usage{event.Response.Usage.InputTokens, event.Response.Usage.OutputTokens}
 		case "error":
-			return &typedEvent{code: event.Code, message: event.Message}
+			return &typedEventError{code: event.Code, message: event.Message}
 		}
 	}
 	return stream.Err()
@@ -456,7 +456,7 @@ func (c officialTask) responsesStream(ctx context.Context) error {
 
 func explainOfficial(err error) *sdkError {
 	e := &sdkError{Class: fmt.Sprintf("%T", err), Message: err.Error()}
-	if event, ok := errors.AsType[*typedEvent](err); ok {
+	if event, ok := errors.AsType[*typedEventError](err); ok {
 		return event.explain()
 	}
 	if api, ok := errors.AsType[*official.Error](err); ok {

@@ -224,8 +224,13 @@ func TestF139_SecretsAppearNowhere(t *testing.T) {
 	post("/v1/nowhere?q="+prompt("query"), helloChat, asKey(key["live"])...)
 	for _, k := range key {
 		for _, headers := range [][]string{
-			asKey(k), {"Authorization", k}, {"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(k+":"))}, {"X-Api-Key", k},
-			{"X-Goog-Api-Key", k}, {"Authorization", "Bearer " + k, "X-Api-Key", key["invented"]}, {"Authorization", "Digest " + k},
+			asKey(k),
+			{"Authorization", k},
+			{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(k+":"))},
+			{"X-Api-Key", k},
+			{"X-Goog-Api-Key", k},
+			{"Authorization", "Bearer " + k, "X-Api-Key", key["invented"]},
+			{"Authorization", "Digest " + k},
 		} {
 			post("/v1/chat/completions", helloChat, headers...)
 			c.call(http.MethodGet, g.baseURL+"/v1/key", "", show, headers...)

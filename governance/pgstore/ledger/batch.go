@@ -99,7 +99,7 @@ func (b *batch) encode(p *params, process int64) {
 	)
 	place := make(map[*settlement]int32, len(s))
 	for i, x := range s {
-		place[x] = int32(i + 1) //nolint:gosec // a batch is small
+		place[x] = int32(i + 1) // a batch is small
 		uuids = append(uuids, x.ID)
 	}
 	p.uuids(uuids)
@@ -184,7 +184,7 @@ func (b *batch) encodeAdmissions(p *params, place map[*settlement]int32) {
 	p.uuids(uuids)
 	small := make([]int32, len(r))
 	for i, a := range r {
-		small[i] = int32(a.request.Origin.Attempt) //nolint:gosec // attempts are few
+		small[i] = int32(a.request.Origin.Attempt) // attempts are few
 	}
 	p.int4s(small)
 	ref(func(o *governance.Origin) *governance.Ref { return &o.Organization })
@@ -231,16 +231,16 @@ func (b *batch) encodeAdmissions(p *params, place map[*settlement]int32) {
 		sums    = make([]int64, len(b.keys))
 	)
 	for _, a := range r {
-		firsts = append(firsts, int32(len(meters)+1)) //nolint:gosec // a batch is small
+		firsts = append(firsts, int32(len(meters)+1)) // a batch is small
 		for _, w := range a.wants {
 			k := b.index[w.key]
-			meters = append(meters, int32(k+1)) //nolint:gosec // a batch is small
+			meters = append(meters, int32(k+1)) // a batch is small
 			amounts = append(amounts, w.amount)
 			carried = append(carried, w.carried)
 			sums[k] += w.amount
 		}
 	}
-	p.int4s(append(firsts, int32(len(meters)+1))) //nolint:gosec // a batch is small
+	p.int4s(append(firsts, int32(len(meters)+1))) // a batch is small
 	limits := make([]int64, len(b.keys))
 	subjects := make([]int64, len(b.keys))
 	for i, k := range b.keys {
@@ -490,7 +490,7 @@ func (b *batch) explain(d *decision) (mismatch bool, err error) {
 	if len(b.keys) > 0 && !known && d.admissions == nil {
 		return false, errWire
 	}
-	var limitOf = make([]*governance.Limit, len(b.keys))
+	limitOf := make([]*governance.Limit, len(b.keys))
 	for _, a := range b.admissions {
 		for i, w := range a.wants {
 			limitOf[b.index[w.key]] = a.request.Holds[i].Limit

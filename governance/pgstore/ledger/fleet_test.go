@@ -258,7 +258,7 @@ func TestF059_EachMeterIsChargedItsOwn(t *testing.T) {
 	for range 9 {
 		purses = append(purses, db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1 << 40}))
 	}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, 2)) // a test
 	type meterID struct{ limit, subject int64 }
 	want := map[meterID]int64{}
 	var mu sync.Mutex
@@ -416,7 +416,7 @@ func TestInvariants_AfterChaos(t *testing.T) {
 	var workers sync.WaitGroup
 	for w := range 32 {
 		workers.Go(func() {
-			random := rand.New(rand.NewPCG(7, uint64(w))) //nolint:gosec // a test
+			random := rand.New(rand.NewPCG(7, uint64(w))) // a test
 			l := fleet[w%4]
 			for range 60 {
 				var holds []governance.Hold
@@ -442,7 +442,7 @@ func TestInvariants_AfterChaos(t *testing.T) {
 				}
 				admitted.Add(1)
 				if random.IntN(10) == 0 {
-					time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond) //nolint:forbidigo // a slow upstream
+					time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond) // a slow upstream
 				}
 				s := used(r.ID, random.Int64N(300), 0, random.Int64N(300))
 				switch random.IntN(6) {

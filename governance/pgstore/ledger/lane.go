@@ -549,7 +549,7 @@ func (n *lane) probe(ctx context.Context) time.Duration {
 	}
 	clear(n.suspects)
 	if wait := probeEvery - time.Since(n.probed); wait > 0 {
-		return wait + rand.N(probeJitter) // many processes found out at the same moment
+		return wait + rand.N(probeJitter) //nolint:gosec // spreads the many processes that found out at the same moment
 	}
 	n.probed = time.Now()
 	if err := n.beat(ctx); err != nil {

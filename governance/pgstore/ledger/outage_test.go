@@ -20,11 +20,11 @@ import (
 
 // wire is the network between a pool and the database, which tests cut.
 type wire struct {
-	away       atomic.Bool // nothing gets through, and what was open breaks
-	loseReply  atomic.Bool // the next batch is executed, but its reply is lost
-	mu         sync.Mutex
-	open       map[net.Conn]bool
-	sent, lost atomic.Int64
+	away      atomic.Bool // nothing gets through, and what was open breaks
+	loseReply atomic.Bool // the next batch is executed, but its reply is lost
+	mu        sync.Mutex
+	open      map[net.Conn]bool
+	lost      atomic.Int64
 }
 
 var errCut = errors.New("wire is cut")

@@ -113,7 +113,7 @@ func (l *Ledger) Expire(ctx context.Context, limit int) (int, error) {
 	defer cancel()
 	var closed int
 	err := l.pool.QueryRow(ctx, expireSQL, pgx.QueryExecModeExec, pgx.StrictNamedArgs{
-		"count": int32(min(limit, maxExpire)), "grace_seconds": int32(l.grace / time.Second), //nolint:gosec // both are small
+		"count": int32(min(limit, maxExpire)), "grace_seconds": int32(l.grace / time.Second), // both are small
 	}).Scan(&closed)
 	if err != nil {
 		return 0, storeError("expire reservations", err)

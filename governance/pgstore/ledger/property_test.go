@@ -159,8 +159,10 @@ func settledAt(t *testing.T, db database, id ids.ID) time.Time {
 func TestWindowStart_EqualsMeter(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	zones := []string{"UTC", "Europe/Paris", "America/New_York", "America/Sao_Paulo", "America/Havana", "Asia/Beirut", "Africa/Cairo",
-		"Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "America/Asuncion", "Atlantic/Azores"}
+	zones := []string{
+		"UTC", "Europe/Paris", "America/New_York", "America/Sao_Paulo", "America/Havana", "Asia/Beirut", "Africa/Cairo",
+		"Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "America/Asuncion", "Atlantic/Azores",
+	}
 	periods := []string{"day", "week", "month", "quarter", "year"}
 	check := func(tb require.TestingT, zone, period string, at time.Time) {
 		l := &governance.Limit{Window: governance.Window{Type: governance.WindowCalendar, Period: period, TimeZone: zone}}

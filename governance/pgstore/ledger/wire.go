@@ -52,7 +52,7 @@ func (p *params) array(oid, element uint32, n int) *[]byte {
 	if n == 0 {
 		*b = appendUint32s(*b, 0, 0, element)
 	} else {
-		*b = appendUint32s(*b, 1, 0, element, uint32(n), 1) //nolint:gosec // a batch is small
+		*b = appendUint32s(*b, 1, 0, element, uint32(n), 1) // a batch is small
 	}
 	return b
 }
@@ -67,7 +67,7 @@ func (p *params) int8s(v []int64) {
 func (p *params) int4s(v []int32) {
 	b := p.array(pgtype.Int4ArrayOID, pgtype.Int4OID, len(v))
 	for _, x := range v {
-		*b = appendUint32s(*b, 4, uint32(x)) //nolint:gosec // two's complement is meant
+		*b = appendUint32s(*b, 4, uint32(x)) // two's complement is meant
 	}
 }
 
@@ -88,7 +88,7 @@ func (p *params) uuids(v []ids.ID) {
 func (p *params) texts(v []string) {
 	b := p.array(pgtype.TextArrayOID, pgtype.TextOID, len(v))
 	for _, x := range v {
-		*b = append(appendUint32s(*b, uint32(len(x))), x...) //nolint:gosec // names are short
+		*b = append(appendUint32s(*b, uint32(len(x))), x...) // names are short
 	}
 }
 
@@ -107,7 +107,7 @@ func appendBool(b []byte, v bool) []byte {
 }
 
 func appendInt8(b []byte, v int64) []byte {
-	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // two's complement is meant
+	return binary.BigEndian.AppendUint64(b, uint64(v)) // two's complement is meant
 }
 
 func appendUint32s(b []byte, vs ...uint32) []byte {
@@ -149,11 +149,11 @@ func (r *reader) int(c []byte) int64 {
 	case 1:
 		return int64(c[0])
 	case 2:
-		return int64(int16(binary.BigEndian.Uint16(c))) //nolint:gosec // two's complement is meant
+		return int64(int16(binary.BigEndian.Uint16(c))) // two's complement is meant
 	case 4:
-		return int64(int32(binary.BigEndian.Uint32(c))) //nolint:gosec // two's complement is meant
+		return int64(int32(binary.BigEndian.Uint32(c))) // two's complement is meant
 	case 8:
-		return int64(binary.BigEndian.Uint64(c)) //nolint:gosec // two's complement is meant
+		return int64(binary.BigEndian.Uint64(c)) // two's complement is meant
 	}
 	r.err = errWire
 	return 0
@@ -188,7 +188,7 @@ func (r *reader) ints(null int64) []int64 {
 			r.err = errWire
 			return nil
 		}
-		size := int32(binary.BigEndian.Uint32(c)) //nolint:gosec // −1 stands for NULL
+		size := int32(binary.BigEndian.Uint32(c)) // −1 stands for NULL
 		c = c[4:]
 		if size < 0 {
 			out[i] = null
