@@ -17,6 +17,7 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
 
 build: console ## build bin/tollgate
+	@[ -x bin/tollgate ] || echo 'Building bin/tollgate; the first time takes a few minutes …'
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/tollgate ./cmd/tollgate
 
 # The console is embedded in the binary, where its source is there.

@@ -55,7 +55,7 @@ const welcomeText = `
   virtual key       {{.VirtualKey}}
   model             {{.Model}}   (a mock that costs nothing real; see "tollgate mock --help")
   admin API         {{.AdminURL}}/admin/v1
-  admin token       in {{.Secrets}}
+  admin token       TOLLGATE_ADMIN_TOKEN in {{.Secrets}}
   operations        {{.OpsURL}}/readyz  {{.OpsURL}}/metrics
 
 {{.Bold}}Try it with curl{{.Plain}}
@@ -70,6 +70,10 @@ const welcomeText = `
 Then see what it cost:
   curl {{.BaseURL}}/v1/usage -H "Authorization: Bearer {{.VirtualKey}}"
 
+{{.Bold}}Manage it{{.Plain}} from another shell:
+  set -a; . {{.Secrets}}; set +a; export TOLLGATE_ADMIN_URL={{.AdminURL}}
+  {{.Program}} keys list
+
 Log: {{.LogFile}}    Ctrl-C stops everything, database included.
 `
 
@@ -77,8 +81,11 @@ func welcome(w io.Writer, r app.DevReady) error {
 	view := struct {
 		app.DevReady
 
-		Bold, Plain, Secrets, LogFile string
-	}{DevReady: r, Secrets: filepath.Join(r.DataDir, "secrets.env"), LogFile: filepath.Join(r.DataDir, "tollgate.log")}
+		Bold, Plain, Secrets, LogFile, Program string
+	}{
+		DevReady: r, Secrets: filepath.Join(r.DataDir, "secrets.env"), LogFile: filepath.Join(r.DataDir, "tollgate.log"),
+		Program: os.Args[0],
+	}
 	if coloured(w) {
 		view.Bold, view.Plain = "\x1b[1m", "\x1b[0m"
 	}

@@ -119,6 +119,7 @@ func Dev(ctx context.Context, o DevOptions, ready func(DevReady) error) (err err
 		}
 	}()
 	at := a.Addresses()
+	defer context.AfterFunc(ctx, func() { say("\nStopping: calls in flight may end, then the database is stopped …") })()
 	err = a.Run(ctx, func() error {
 		return ready(DevReady{
 			BaseURL: at.Traffic, AdminURL: at.Control, OpsURL: at.Ops, ConsoleURL: at.Control + "/",
