@@ -86,25 +86,24 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	return d, nil
 }
 
-// declared returns the smallest of the output limits that the body gives; 0: none.
+// declared returns the largest of the output limits that the body gives; 0: none. Which of several limits a target honours
+// is the target's own affair, so only the largest is never below what it may make.
 func declared(body *jsonedit.Document, names []string) (int64, error) {
-	var least int64
+	var most int64
 	for _, name := range names {
 		n, ok, err := body.Int(name)
 		if err != nil {
 			return 0, unreadable(err)
 		}
-		if !ok || n == 0 {
+		if !ok {
 			continue
 		}
 		if n < 0 || n > MaxTokens {
 			return 0, invalid(name, "must lie between 0 and 1,099,511,627,776")
 		}
-		if least == 0 || n < least {
-			least = n
-		}
+		most = max(most, n)
 	}
-	return least, nil
+	return most, nil
 }
 
 // outputs returns prompts times the largest of the named counts.

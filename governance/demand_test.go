@@ -29,7 +29,8 @@ func TestDemandOf(t *testing.T) {
 		noOutput, writes         bool
 	}{
 		{name: "chat says nothing", route: chat, body: `{"messages":[{"content":"abcdefgh"}]}`, input: 7, outputs: 1},
-		{name: "chat, both limits: the smaller", route: chat, body: `{"max_tokens":50,"max_completion_tokens":40}`, declared: 40, outputs: 1},
+		{name: "chat, both limits: the larger", route: chat, body: `{"max_tokens":50,"max_completion_tokens":40}`, declared: 50, outputs: 1},
+		{name: "chat, both limits, the larger last", route: chat, body: `{"max_tokens":1,"max_completion_tokens":5000}`, declared: 5000, outputs: 1},
 		{name: "chat, null is absent", route: chat, body: `{"max_tokens":null,"n":null}`, outputs: 1},
 		{name: "chat ignores what its dialect lacks", route: chat, body: `{"max_output_tokens":1,"best_of":9}`, outputs: 1},
 		{name: "chat, n", route: chat, body: `{"n":3,"max_tokens":10}`, declared: 10, outputs: 3},
