@@ -45,10 +45,10 @@ type providerBody struct {
 }
 
 type providerPatch struct {
-	Name          change[string] `json:"name,omitzero" minLength:"1" maxLength:"200"`
-	BaseURL       change[string] `json:"base_url,omitzero" minLength:"1" maxLength:"2048" doc:"Another scheme or host needs the credential again"`
-	PriceProvider change[string] `json:"price_provider,omitzero" maxLength:"200"`
-	Credential    change[string] `json:"credential,omitzero" minLength:"1" maxLength:"16384" writeOnly:"true" doc:"Replaces the stored one"`
+	Name          change[string]    `json:"name,omitzero" minLength:"1" maxLength:"200"`
+	BaseURL       change[string]    `json:"base_url,omitzero" minLength:"1" maxLength:"2048" doc:"Another scheme or host needs the credential again"`
+	PriceProvider change[string]    `json:"price_provider,omitzero" maxLength:"200"`
+	Credential    clearable[string] `json:"credential,omitzero" minLength:"1" maxLength:"16384" writeOnly:"true" doc:"Replaces the stored one; null: none is sent any more"`
 }
 
 // upstreams says which providers may be configured.
@@ -160,7 +160,7 @@ func (s *server) registerProviders(api huma.API) {
 			in.Body.BaseURL.to(&p.BaseURL)
 			in.Body.PriceProvider.to(&p.PriceProvider)
 			if in.Body.Credential.given {
-				p.Credential = secret.New(in.Body.Credential.value)
+				p.Credential, p.DropCredential = secret.New(in.Body.Credential.value), in.Body.Credential.null
 			}
 			return allowed.check(*p)
 		})

@@ -271,8 +271,21 @@ func TestProvider_CredentialsGoInAndNeverComeOut(t *testing.T) {
 		require.NotContains(t, text, canary)
 		require.NotContains(t, text, testToken)
 	}
-	moved := e.must(http.MethodPatch, "/providers/"+id, object{"base_url": "https://evil.example/v1"})
-	require.Equal(t, false, moved["credential_set"], "a changed host does not get the credential")
+}
+
+func TestProvider_AnotherHostNeedsTheCredentialAgain(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	id := e.create("/providers", object{"name": "openai", "kind": "openai", "base_url": "https://api.openai.com/v1", "credential": "sk-one"})
+	refused := e.send(http.MethodPatch, "/providers/"+id, object{"base_url": "https://eu.example/v1"})
+	require.Equal(t, http.StatusBadRequest, refused.status, refused.text)
+	require.Contains(t, refused.faults(), "body.credential")
+	kept := e.must(http.MethodGet, "/providers/"+id, nil)
+	require.Equal(t, "https://api.openai.com/v1", kept["base_url"])
+	require.Equal(t, true, kept["credential_set"])
+	require.Equal(t, true, e.must(http.MethodPatch, "/providers/"+id, object{"base_url": "https://api.openai.com/v2"})["credential_set"], "the path does not matter")
+	require.Equal(t, true, e.must(http.MethodPatch, "/providers/"+id, object{"base_url": "https://eu.example/v1", "credential": "sk-two"})["credential_set"])
+	require.Equal(t, false, e.must(http.MethodPatch, "/providers/"+id, object{"base_url": "https://us.example/v1", "credential": nil})["credential_set"])
 }
 
 func TestProvider_URLsThatLeadElsewhereAreRefused(t *testing.T) {

@@ -15,8 +15,11 @@ type Provider struct {
 	BaseURL      string
 	// PriceProvider is the provider's name in the price book; empty: its own name.
 	PriceProvider string
-	Credential    secret.String // write-only; zero: none is sent
-	CredentialOK  bool          // whether the stored credential could be opened
+	// Credential is write-only. Zero keeps the stored one on update; a new provider then has none.
+	Credential secret.String
+	// DropCredential makes an update forget the stored credential, so that none is sent. It is write-only.
+	DropCredential bool
+	CredentialOK   bool // whether the stored credential could be opened
 }
 
 // OnDisconnect says what happens upstream when the client leaves during an answer.

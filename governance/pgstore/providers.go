@@ -146,7 +146,8 @@ func (s *Providers) Create(ctx context.Context, by governance.Actor, p governanc
 	return s.shown(created), nil
 }
 
-// Update writes the after-image. A zero credential keeps the stored one, which opens only while scheme and host stay.
+// Update writes the after-image. A zero credential keeps the stored one, which opens only while scheme and host stay: a
+// change of these asks for the credential again, or to drop it, since it would be lost otherwise.
 func (s *Providers) Update(ctx context.Context, by governance.Actor, p governance.Provider) (governance.Provider, error) {
 	var after providersRow
 	err := write(ctx, s.pool, by, func(ctx context.Context, c *change) error {
@@ -161,10 +162,15 @@ func (s *Providers) Update(ctx context.Context, by governance.Actor, p governanc
 			return err
 		}
 		credential := before.Sealed
-		if !p.Credential.IsZero() {
+		switch {
+		case !p.Credential.IsZero():
 			if credential, err = s.sealCredential(&p, before.OrganizationID, before.ID); err != nil {
 				return err
 			}
+		case p.DropCredential:
+			credential = nil
+		case before.HasCredential && origin(p.BaseURL) != origin(before.BaseURL):
+			return invalid("credential", "must be sent again, since it is bound to the scheme and host of base_url; null: none is sent")
 		}
 		after, err = s.put(ctx, c, "update", before, args{
 			"name": p.Name, "kind": p.Kind, "base_url": p.BaseURL, "price_provider": p.PriceProvider, "credential": credential,

@@ -61,15 +61,25 @@ func aChangedURLDoesNotDecrypt(t *testing.T, s Stores) {
 	require.NoError(t, err)
 	require.True(t, p.CredentialOK, "the path is no part of where a credential goes")
 	for _, url := range []string{"http://api.example.com/v2", "https://evil.example.com/v2", "https://api.example.com:444/v2"} {
-		p.BaseURL = url
-		p, err = s.Providers.Update(t.Context(), platform, p)
+		moved := p
+		moved.BaseURL = url
+		_, err = s.Providers.Update(t.Context(), platform, moved)
+		requireField(t, err, "credential")
+		kept, err := s.Providers.Get(t.Context(), platform, p.ID)
 		require.NoError(t, err)
-		require.False(t, p.CredentialOK, url)
+		require.Equal(t, p, kept, "a refused move changes nothing")
 	}
-	p.Credential = secret.New("sk-new")
+	p.BaseURL, p.Credential = "https://other.example.com", secret.New("sk-new")
 	p, err = s.Providers.Update(t.Context(), platform, p)
 	require.NoError(t, err)
 	require.True(t, p.CredentialOK)
+	p.BaseURL, p.DropCredential = "http://localhost:1", true
+	p, err = s.Providers.Update(t.Context(), platform, p)
+	require.NoError(t, err)
+	require.False(t, p.CredentialOK)
+	p.BaseURL, p.DropCredential = "http://localhost:2", false
+	_, err = s.Providers.Update(t.Context(), platform, p)
+	require.NoError(t, err, "where there is no credential, none is lost")
 }
 
 func modelsFollowTheContract(t *testing.T, s Stores) {
