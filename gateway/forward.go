@@ -194,7 +194,7 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 			RequestID: c.ID, Attempt: number,
 			Organization: c.Principal.Organization, Team: c.Principal.Team, Key: c.Principal.Key, User: c.Principal.User,
 			EndUser: c.EndUserNum, Route: c.Route, Model: c.Model, Provider: t.Provider.Name,
-			UpstreamModel: t.UpstreamModel, TargetNum: t.Num, Unpriced: t.Unpriced(),
+			UpstreamModel: t.UpstreamModel, TargetNum: t.Num, Unpriced: c.Demand.Unpriced(t),
 		},
 	}
 	if c.Resolved.Model != nil {

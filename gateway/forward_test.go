@@ -217,6 +217,7 @@ func TestRuling20_UnpricedTargets(t *testing.T) {
 	require.Empty(t, a.Header.Get("X-Tollgate-Cost-Usd"))
 
 	b = start(t, func(s *setup) {
+		s.model("gap", "small")[0].Price.Tiers[0].Prices[governance.UnitInput] = 0
 		s.model("m", "small")[0].Price = nil
 		s.model("both", "small", "small")[0].Price = nil
 		s.limit(governance.KindBudget, governance.MetricCost, 1e12)
@@ -225,6 +226,8 @@ func TestRuling20_UnpricedTargets(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, a.StatusCode)
 	require.Equal(t, "model_unpriced", a.failure(t).Code)
 	require.Equal(t, http.StatusOK, b.post("/v1/chat/completions", strings.Replace(chatBody, `"m"`, `"both"`, 1)).StatusCode)
+	a = b.post("/v1/chat/completions", strings.Replace(chatBody, `"m"`, `"gap"`, 1))
+	require.Equal(t, "model_unpriced", a.failure(t).Code, "a price of output alone gives the input away")
 }
 
 func TestMaxCost(t *testing.T) {

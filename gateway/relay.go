@@ -134,7 +134,7 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	c.answerHeaders(a, contentType)
 	h := c.w.Header()
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	if len(body) <= maxCostHeader && !a.target.Unpriced() {
+	if len(body) <= maxCostHeader && !c.Demand.Unpriced(a.target) {
 		h.Set("X-Tollgate-Cost-Usd", settled.Cost.String())
 	}
 	c.begin(response.StatusCode)

@@ -459,7 +459,7 @@ func (c *call) answerDryRun() error {
 	e := &request.Estimate
 	out := dryRun{WouldAdmit: true, Limits: []limitState{}, Estimate: estimateState{
 		Model: c.Model, Provider: c.Target.Provider.Name, InputTokens: e.Quantities.InputTokens(),
-		OutputTokens: e.Quantities.OutputTokens(), CostUSD: e.Cost.String(), Unpriced: c.Target.Unpriced(),
+		OutputTokens: e.Quantities.OutputTokens(), CostUSD: e.Cost.String(), Unpriced: c.Demand.Unpriced(c.Target),
 	}}
 	if c.Target.Price != nil {
 		out.Estimate.PriceVersion = orNull(c.Target.Price.ID)

@@ -166,7 +166,7 @@ func (d *Demand) Output(t *Target, policy ReservePolicy) int64 {
 }
 
 // Amount is what an attempt at t asks of a limit's meter, in its metric's unit; 0 makes no leg. A limit of cost refuses a
-// target without a price with CodeModelUnpriced (ruling 20); a cost that passes 63 bits is CodeInvalidRequest.
+// target that is Unpriced with CodeModelUnpriced (ruling 20); a cost that passes 63 bits is CodeInvalidRequest.
 func (d *Demand) Amount(l *Limit, t *Target) (int64, error) {
 	switch l.Metric {
 	case MetricInputTokens:
@@ -185,10 +185,10 @@ func (d *Demand) Amount(l *Limit, t *Target) (int64, error) {
 
 // Cost is the most that an attempt at t can cost under policy, rounded up. It refuses as Amount does.
 func (d *Demand) Cost(t *Target, policy ReservePolicy) (money.Nano, error) {
-	if t.Unpriced() {
+	if d.Unpriced(t) {
 		return 0, &Error{
 			Code:   CodeModelUnpriced,
-			Public: "The model has no price, and a budget applies to this request. Ask your administrator to price it.",
+			Public: "The model has no price for what this request uses, and a budget applies to it. Ask your administrator to price it.",
 		}
 	}
 	if t.Price.Free {
@@ -234,8 +234,9 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	return e, nil
 }
 
-// Unpriced reports whether nothing says what the target costs. Zero prices do not make a model free; Free does.
-func (t *Target) Unpriced() bool {
+// Unpriced reports whether t's price lacks what the request uses: the price of input, or that of output where the route
+// makes any, in any of its tiers. Zero is no price; a model that costs nothing is Free.
+func (d *Demand) Unpriced(t *Target) bool {
 	if t.Price == nil {
 		return true
 	}
@@ -243,11 +244,12 @@ func (t *Target) Unpriced() bool {
 		return false
 	}
 	for i := range t.Price.Tiers {
-		if t.Price.Tiers[i].Prices != (UnitPrices{}) {
-			return false
+		prices := &t.Price.Tiers[i].Prices
+		if prices[UnitInput] == 0 || !d.NoOutput && prices[UnitOutput] == 0 {
+			return true
 		}
 	}
-	return true
+	return len(t.Price.Tiers) == 0
 }
 
 // reserve returns the limit's policy, or its kind's default.

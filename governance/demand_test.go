@@ -173,7 +173,7 @@ func TestF040_UnpricedTargetIsRefusedByLimitsOfCost(t *testing.T) {
 		{Price: &governance.PriceVersion{Tiers: []governance.PriceTier{{}}}},
 	}
 	for _, tgt := range unpriced {
-		require.True(t, tgt.Unpriced())
+		require.True(t, d.Unpriced(tgt))
 		_, err := d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost}, tgt)
 		require.Equal(t, governance.CodeModelUnpriced, governance.CodeOf(err))
 		n, err := d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens}, tgt)
@@ -182,11 +182,44 @@ func TestF040_UnpricedTargetIsRefusedByLimitsOfCost(t *testing.T) {
 	}
 }
 
+func TestF040_APriceThatLacksAUnitIsNoneForRequestsThatUseIt(t *testing.T) {
+	t.Parallel()
+	tier := func(input, output money.PerMillion) governance.PriceTier {
+		var prices governance.UnitPrices
+		prices[governance.UnitInput], prices[governance.UnitOutput] = input, output
+		return governance.PriceTier{Prices: prices}
+	}
+	long := tier(5, 0)
+	long.FromInput = 200_000
+	var request governance.PriceTier
+	request.Prices[governance.UnitRequest] = 1
+	chat, embeddings := governance.Demand{Outputs: 1}, governance.Demand{NoOutput: true}
+	for name, tc := range map[string]struct {
+		tiers            []governance.PriceTier
+		chat, embeddings bool
+	}{
+		"both":                  {[]governance.PriceTier{tier(1, 2)}, false, false},
+		"input alone":           {[]governance.PriceTier{tier(1, 0)}, true, false},
+		"output alone":          {[]governance.PriceTier{tier(0, 2)}, true, true},
+		"requests alone":        {[]governance.PriceTier{request}, true, true},
+		"a gap in another tier": {[]governance.PriceTier{tier(1, 2), long}, true, false},
+		"no tier":               {nil, true, true},
+	} {
+		tgt := &governance.Target{Price: &governance.PriceVersion{Tiers: tc.tiers}}
+		require.Equal(t, tc.chat, chat.Unpriced(tgt), name)
+		require.Equal(t, tc.embeddings, embeddings.Unpriced(tgt), name)
+		_, err := chat.Cost(tgt, governance.ReserveDeclared)
+		require.Equal(t, tc.chat, governance.CodeOf(err) == governance.CodeModelUnpriced, name)
+		tgt.Price.Free = true
+		require.False(t, chat.Unpriced(tgt), name)
+	}
+}
+
 func TestF017_FreeTargetAsksNoMoney(t *testing.T) {
 	t.Parallel()
 	d := governance.Demand{Input: 100, Outputs: 1}
 	tgt := &governance.Target{Price: &governance.PriceVersion{Free: true, Tiers: []governance.PriceTier{{}}}}
-	require.False(t, tgt.Unpriced())
+	require.False(t, d.Unpriced(tgt))
 	n, err := d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost}, tgt)
 	require.NoError(t, err)
 	require.Zero(t, n)
@@ -231,7 +264,7 @@ func TestEstimateCoversEveryHold(t *testing.T) {
 					"", governance.ReserveDeclared, governance.ReserveExpected, governance.ReserveMaximum,
 				}).Draw(t, "policy"),
 			}
-			if tgt.Unpriced() && l.Metric == governance.MetricCost {
+			if d.Unpriced(tgt) && l.Metric == governance.MetricCost {
 				continue
 			}
 			amount, err := d.Amount(l, tgt)

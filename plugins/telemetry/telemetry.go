@@ -68,7 +68,7 @@ func (t *recorder) Record(_ context.Context, r plugins.Record) {
 	provider := none
 	for i := range r.Attempts {
 		provider = providerOf(r.Attempts[i].Target)
-		t.attempt(&r.Attempts[i], model, provider)
+		t.attempt(r.Call, &r.Attempts[i], model, provider)
 	}
 	code := none
 	if r.Err != nil {
@@ -82,13 +82,13 @@ func (t *recorder) Record(_ context.Context, r plugins.Record) {
 	}
 }
 
-func (t *recorder) attempt(a *plugins.Attempt, model, provider string) {
+func (t *recorder) attempt(c *plugins.Call, a *plugins.Attempt, model, provider string) {
 	s := &a.Settlement
 	if s.Release {
 		return
 	}
 	t.attempts(model, provider, or(string(s.Outcome), none), or(string(s.Source), none))
-	if a.Target != nil && a.Target.Unpriced() {
+	if a.Target != nil && c.Demand.Unpriced(a.Target) {
 		t.unpriced(model, provider)
 	}
 	if s.Source == governance.UsageZero {
