@@ -123,6 +123,10 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 			f.next = onlyTarget(d)
 			return nil, f
 		}
+		if e, ok := errors.AsType[*governance.Error](err); ok { // the request itself cannot be held
+			c.g.metrics.admission(took, "refused")
+			return nil, e
+		}
 		c.g.metrics.admission(took, "undecided")
 		switch {
 		case errors.Is(err, governance.ErrStaleChain) && !renewed:

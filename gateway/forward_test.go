@@ -250,6 +250,27 @@ func TestRuling8_AnAdmissionTellsOfNewerConfiguration(t *testing.T) {
 	require.Equal(t, int64(configVersion), b.catalogs.noticed)
 }
 
+func TestWhatNoMeterCanHoldIsTheCallersFault(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.limit(governance.KindBudget, governance.MetricCost, 1e9) })
+	absurd := strings.Replace(chatBody, `{`, `{"max_tokens":1000000000000,`, 1)
+	for _, path := range []string{"/v1/chat/completions", "/v1/estimate"} {
+		a := b.post(path, absurd)
+		require.Equal(t, http.StatusBadRequest, a.StatusCode, a.text())
+		require.Equal(t, "invalid_request", a.failure(t).Code)
+		require.Equal(t, "max_tokens", *a.failure(t).Param)
+		require.Empty(t, a.Header.Get("Retry-After"))
+	}
+	a := b.post("/v1/chat/completions", strings.Replace(chatBody, `{`, `{"max_tokens":100000000000,`, 1))
+	require.Equal(t, "reservation_too_large", a.failure(t).Code, "200,000 dollars can be counted")
+	b.ledger.fail = func(governance.ReserveRequest) error {
+		return &governance.Error{Code: governance.CodeInvalidRequest, Public: "The request asks for more than can be counted."}
+	}
+	a = b.chat()
+	require.Equal(t, http.StatusBadRequest, a.StatusCode, "what the ledger decides is no failure of its store")
+	require.Zero(t, b.mock.Counts().Count)
+}
+
 func TestAStaleChainIsRenewedOnce(t *testing.T) {
 	t.Parallel()
 	b := start(t)

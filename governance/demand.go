@@ -29,15 +29,16 @@ const (
 // Demand is what a request may use at most, before any target is known: the estimate of its prompt (ruling 19) and what
 // the client said about its output (ruling 18).
 type Demand struct {
-	Input       int64 // tokens of the prompt, estimated from above
-	Declared    int64 // output tokens the client asked for at most, for one output; 0: it did not say
-	Outputs     int64 // how many outputs: prompts × max(n, best_of)
-	NoOutput    bool  // the route makes no output tokens (embeddings, moderations, count_tokens)
-	CacheWrites bool  // the prompt asks the provider to cache parts of it
-	Images      bool  // the prompt has images
-	Audio       bool  // the prompt has audio
-	AudioOutput bool  // the client asked for spoken answers
-	Version     int   // version of the estimator
+	Input       int64  // tokens of the prompt, estimated from above
+	Declared    int64  // output tokens the client asked for at most, for one output; 0: it did not say
+	DeclaredBy  string // the member that says so; "": none does
+	Outputs     int64  // how many outputs: prompts × max(n, best_of)
+	NoOutput    bool   // the route makes no output tokens (embeddings, moderations, count_tokens)
+	CacheWrites bool   // the prompt asks the provider to cache parts of it
+	Images      bool   // the prompt has images
+	Audio       bool   // the prompt has audio
+	AudioOutput bool   // the client asked for spoken answers
+	Version     int    // version of the estimator
 }
 
 // DemandOf reads the demand of a request from its body. Only members that the route's dialect has are read, since an
@@ -77,7 +78,7 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	if err != nil {
 		return Demand{}, err
 	}
-	if d.Declared, err = declared(body, limits); err != nil {
+	if d.Declared, d.DeclaredBy, err = declared(body, limits); err != nil {
 		return Demand{}, err
 	}
 	if route == RouteCompletions && d.Declared == 0 {
@@ -86,24 +87,25 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	return d, nil
 }
 
-// declared returns the largest of the output limits that the body gives; 0: none. Which of several limits a target honours
+// declared returns the largest of the output limits that the body gives, and its name; 0: none. Which of several limits a target honours
 // is the target's own affair, so only the largest is never below what it may make.
-func declared(body *jsonedit.Document, names []string) (int64, error) {
-	var most int64
+func declared(body *jsonedit.Document, names []string) (most int64, by string, err error) {
 	for _, name := range names {
 		n, ok, err := body.Int(name)
 		if err != nil {
-			return 0, unreadable(err)
+			return 0, "", unreadable(err)
 		}
 		if !ok {
 			continue
 		}
 		if n < 0 || n > MaxTokens {
-			return 0, invalid(name, "must lie between 0 and 1,099,511,627,776")
+			return 0, "", invalid(name, "must lie between 0 and 1,099,511,627,776")
 		}
-		most = max(most, n)
+		if n > most {
+			most, by = n, name
+		}
 	}
-	return most, nil
+	return most, by, nil
 }
 
 // outputs returns prompts times the largest of the named counts.
@@ -166,15 +168,15 @@ func (d *Demand) Output(t *Target, policy ReservePolicy) int64 {
 }
 
 // Amount is what an attempt at t asks of a limit's meter, in its metric's unit; 0 makes no leg. A limit of cost refuses a
-// target that is Unpriced with CodeModelUnpriced (ruling 20); a cost that passes 63 bits is CodeInvalidRequest.
+// target that is Unpriced with CodeModelUnpriced (ruling 20); what passes MaxAmount is CodeInvalidRequest.
 func (d *Demand) Amount(l *Limit, t *Target) (int64, error) {
 	switch l.Metric {
 	case MetricInputTokens:
 		return d.Input, nil
 	case MetricOutputTokens:
-		return d.Output(t, l.reserve()), nil
+		return d.countable(d.Output(t, l.reserve()))
 	case MetricTokens:
-		return d.Input + d.Output(t, l.reserve()), nil
+		return d.countable(d.Input + d.Output(t, l.reserve()))
 	case MetricCost:
 		cost, err := d.Cost(t, l.reserve())
 		return int64(cost), err
@@ -195,14 +197,24 @@ func (d *Demand) Cost(t *Target, policy ReservePolicy) (money.Nano, error) {
 		return 0, nil
 	}
 	cost, err := t.Price.Ceiling(d, d.Output(t, policy))
-	if err != nil {
-		return 0, unpriceable(err)
+	if err != nil || cost > MaxAmount {
+		return 0, d.tooMuch(err)
 	}
 	return cost, nil
 }
 
-func unpriceable(err error) *Error {
-	return &Error{Code: CodeInvalidRequest, Public: "The request asks for more output than can be priced.", Err: err}
+// countable passes on a number of tokens that a meter can hold.
+func (d *Demand) countable(tokens int64) (int64, error) {
+	if tokens > MaxAmount {
+		return 0, d.tooMuch(nil)
+	}
+	return tokens, nil
+}
+
+func (d *Demand) tooMuch(err error) *Error {
+	return &Error{
+		Code: CodeInvalidRequest, Public: "The request asks for more output than can be counted or priced.", Param: d.DeclaredBy, Err: err,
+	}
 }
 
 // Estimate is what an attempt at t that takes holds may use at most, by the widest policy among them; without one that
@@ -223,13 +235,16 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	e.Quantities[UnitInput] = d.Input
 	e.Quantities[UnitOutput] = output
 	e.Quantities[UnitRequest] = 1
+	if output > MaxAmount {
+		return Estimate{}, d.tooMuch(nil)
+	}
 	if t.Price == nil {
 		return e, nil
 	}
 	e.Prices = t.Price.dearest(d)
 	var err error
-	if e.Cost, err = CostAt(&e.Quantities, &e.Prices); err != nil {
-		return Estimate{}, unpriceable(err)
+	if e.Cost, err = CostAt(&e.Quantities, &e.Prices); err != nil || e.Cost > MaxAmount {
+		return Estimate{}, d.tooMuch(err)
 	}
 	return e, nil
 }

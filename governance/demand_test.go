@@ -54,7 +54,7 @@ func TestDemandOf(t *testing.T) {
 			d, err := demandOf(t, tc.route, tc.body)
 			require.NoError(t, err)
 			require.Equal(t, governance.Demand{
-				Input: tc.input, Declared: tc.declared, Outputs: tc.outputs,
+				Input: tc.input, Declared: tc.declared, DeclaredBy: d.DeclaredBy, Outputs: tc.outputs,
 				NoOutput: tc.noOutput, CacheWrites: tc.writes, Version: jsonedit.EstimatorVersion,
 			}, d)
 		})
@@ -230,12 +230,30 @@ func TestF017_FreeTargetAsksNoMoney(t *testing.T) {
 
 func TestCostThatDoesNotFitIsTheCallersFault(t *testing.T) {
 	t.Parallel()
-	d := governance.Demand{Declared: governance.MaxTokens, Outputs: 1 << 20}
 	tgt := &governance.Target{Price: price()}
-	_, err := d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost}, tgt)
-	require.Equal(t, governance.CodeInvalidRequest, governance.CodeOf(err))
-	_, err = d.Estimate(tgt, nil)
-	require.Equal(t, governance.CodeInvalidRequest, governance.CodeOf(err))
+	for _, tc := range []struct {
+		body   string
+		metric governance.Metric
+	}{
+		{`{"max_tokens":1,"max_completion_tokens":1000000000000}`, governance.MetricCost}, // 15 million dollars
+		{`{"max_completion_tokens":1099511627776,"n":1048576}`, governance.MetricCost},
+		{`{"max_completion_tokens":1099511627776,"n":1048576}`, governance.MetricTokens},
+		{`{"max_completion_tokens":1099511627776,"n":1048576}`, governance.MetricOutputTokens},
+	} {
+		d, err := demandOf(t, governance.RouteChat, tc.body)
+		require.NoError(t, err)
+		_, err = d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: tc.metric}, tgt)
+		var e *governance.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, [2]string{string(governance.CodeInvalidRequest), "max_completion_tokens"}, [2]string{string(e.Code), e.Param})
+		_, err = d.Estimate(tgt, nil)
+		require.Equal(t, governance.CodeInvalidRequest, governance.CodeOf(err))
+	}
+	d, err := demandOf(t, governance.RouteChat, `{"max_tokens":60000000000}`)
+	require.NoError(t, err)
+	cost, err := d.Cost(tgt, governance.ReserveDeclared)
+	require.NoError(t, err)
+	require.Equal(t, money.Nano(900_000_000_000_000), cost, "900,000 dollars can be counted")
 }
 
 func TestEstimateCoversEveryHold(t *testing.T) {

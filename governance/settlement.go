@@ -11,6 +11,10 @@ import (
 // or an attack, and would not fit the arithmetic of money.
 const MaxTokens = 1 << 40
 
+// MaxAmount bounds what one attempt may ask of one limit, in its metric's unit: a million dollars in nano-dollars. No meter
+// holds more.
+const MaxAmount = 1_000_000_000_000_000
+
 const (
 	bytesPerToken = 3 // as in the estimate of prompts (ruling 19)
 	// unmeasuredOutputRate, in tokens per second, stands in for a target's p95 until there is one: hidden reasoning that a

@@ -13,8 +13,8 @@ import (
 const (
 	// MaxLevel bounds what a bucket can hold, and minus MaxLevel what it can owe, in units × ticks.
 	MaxLevel = 1 << 62
-	// MaxAmount bounds one leg, in the metric's unit; a million dollars in nano-dollars.
-	MaxAmount = 1_000_000_000_000_000
+	// MaxAmount bounds one leg, in the metric's unit.
+	MaxAmount = governance.MaxAmount
 	// maxAhead is how far a stored instant may lie ahead of the clock before it is taken for the trace of a clock that was
 	// set back (ruling 15).
 	maxAhead = 5 * time.Minute
