@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 )
 
 // reply sends v as the answer.
@@ -418,19 +420,27 @@ type dryRun struct {
 	Estimate   estimateState `json:"estimate"`
 }
 
-// serveEstimate answers what a request would reserve. The body is that request; ?route= names its route, by default that of
-// chat completions.
+// serveEstimate answers what a request would reserve. The body is that request; ?route= names its route, else its members
+// do.
 func (c *call) serveEstimate() error {
-	name := c.r.URL.Query().Get("route")
-	if name == "" {
-		name = governance.RouteChat
+	q := c.r.URL.Query()
+	for name := range q {
+		if name != "route" {
+			return invalid(name, "The parameter "+name+" is unknown.")
+		}
+	}
+	if err := c.read(); err != nil {
+		return err
+	}
+	name := q.Get("route")
+	if !q.Has("route") {
+		if name = routeOf(c.Body); name == "" {
+			return invalid("route", "The body has neither messages, prompt nor input. Name its route in the parameter route.")
+		}
 	}
 	for _, rt := range routes() {
 		if rt.metered() && rt.name == name {
 			c.route, c.Route = rt, rt.name
-			if err := c.read(); err != nil {
-				return err
-			}
 			if err := c.prepare(); err != nil {
 				return err
 			}
@@ -438,6 +448,39 @@ func (c *call) serveEstimate() error {
 		}
 	}
 	return invalid("route", "No route to a model has this name.")
+}
+
+// onlyResponses are members that bodies of responses have and those of embeddings and moderations lack.
+var onlyResponses = []string{
+	"background", "instructions", "max_output_tokens", "previous_response_id", "reasoning", "store", "stream", "text", "tool_choice", "tools",
+}
+
+// routeOf returns the name of the route that a body is made for; "": it has no prompt of any. An input of strings or tokens
+// alone is taken for one of embeddings.
+func routeOf(body *jsonedit.Document) string {
+	if _, ok := body.Get("messages"); ok {
+		return governance.RouteChat
+	}
+	prompt, ok := body.Get("prompt")
+	if ok && prompt[0] != '{' { // an object is a stored prompt of responses
+		return governance.RouteCompletions
+	}
+	input, given := body.Get("input")
+	if !given {
+		if ok {
+			return governance.RouteResponses
+		}
+		return ""
+	}
+	if ok || bytes.HasPrefix(bytes.TrimLeft(input, "[ \t\r\n"), []byte("{")) {
+		return governance.RouteResponses
+	}
+	for _, name := range onlyResponses {
+		if _, ok := body.Get(name); ok {
+			return governance.RouteResponses
+		}
+	}
+	return governance.RouteEmbeddings
 }
 
 // answerDryRun says what the first target would reserve and which limits would refuse, from the present state of their

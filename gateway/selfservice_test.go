@@ -97,6 +97,42 @@ func TestReceipt_IsForTheKeyThatMadeTheRequest(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/v1/receipts/"+id.String()).StatusCode, "another key's request")
 }
 
+func TestEstimate_FindsTheRouteOfABody(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	for _, tc := range []struct {
+		body, query string
+		output      int64
+	}{
+		{`{"model":"m","messages":[{"role":"user","content":"hi"}],"input":"hi"}`, "", 4096},
+		{`{"model":"m","prompt":"hi"}`, "", 16},
+		{`{"model":"m","prompt":["hi","ho"],"n":2}`, "", 64},
+		{`{"model":"m","prompt":{"id":"pmpt_1"}}`, "", 4096},
+		{`{"model":"m","input":"hi","max_output_tokens":9}`, "", 9},
+		{`{"model":"m","input":"hi","instructions":"Be brief."}`, "", 4096},
+		{`{"model":"m","input": [ {"role":"user","content":"hi"}]}`, "", 4096},
+		{`{"model":"m","input":["hi","ho"],"max_tokens":7}`, "", 0},
+		{`{"model":"m","input":[1,2]}`, "", 0},
+		{`{"model":"m","input":"hi"}`, "?route=responses", 4096},
+		{`{"model":"m","input":"hi","stream":false}`, "?route=moderations", 0},
+	} {
+		a := b.post("/v1/estimate"+tc.query, tc.body)
+		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+		var out struct {
+			Estimate struct {
+				Output int64 `json:"output_tokens"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(a.body, &out))
+		require.Equal(t, tc.output, out.Estimate.Output, tc.body)
+	}
+	for query, param := range map[string]string{"?rout=responses": "rout", "?route=models": "route", "?route=": "route", "": "route"} {
+		a := b.post("/v1/estimate"+query, `{"model":"m"}`)
+		require.Equal(t, http.StatusBadRequest, a.StatusCode, a.text())
+		require.Equal(t, param, *a.failure(t).Param)
+	}
+}
+
 func TestDryRunsReserveNothing(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {
