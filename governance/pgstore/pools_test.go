@@ -251,3 +251,35 @@ func TestVerifySecrets(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, VerifySecrets(t.Context(), control, rotated.Checks()...), "a new one is added")
 }
+
+// Ruling 47: what is stored must be of use to whoever starts.
+func TestVerifySecrets_RingsHaveWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	gateway := as(t, f.super, "tollgate_gateway")
+	otherPeppers, err := seal.ParsePeppers(seal.Generate("p9"))
+	require.NoError(t, err)
+	otherKeys, err := seal.ParseKeys(seal.Generate("k9"))
+	require.NoError(t, err)
+	others := append(otherPeppers.Checks(), otherKeys.Checks()...)
+	require.NoError(t, VerifySecrets(t.Context(), gateway, others...), "nothing is stored yet")
+
+	o, err := f.Organizations.Create(t.Context(), admin, governance.Organization{Name: "o"})
+	require.NoError(t, err)
+	k, _, err := f.Keys.Issue(t.Context(), admin, governance.VirtualKey{Organization: governance.Ref{ID: o.ID}, Name: "k"}, nil)
+	require.NoError(t, err)
+	err = VerifySecrets(t.Context(), gateway, others...)
+	require.ErrorIs(t, err, ErrMissingSecret)
+	require.ErrorContains(t, err, `pepper "p1"`)
+	require.NoError(t, VerifySecrets(t.Context(), gateway, append(newPeppers(t).Checks(), others...)...), "a rotation has both")
+
+	f.model(t)
+	err = VerifySecrets(t.Context(), gateway, append(newPeppers(t).Checks(), others...)...)
+	require.ErrorIs(t, err, ErrMissingSecret)
+	require.ErrorContains(t, err, `encryption "k1"`)
+	require.NoError(t, VerifySecrets(t.Context(), gateway, append(append(newPeppers(t).Checks(), f.keys.Checks()...), others...)...))
+
+	_, err = f.Keys.Revoke(t.Context(), admin, k.ID)
+	require.NoError(t, err)
+	require.NoError(t, VerifySecrets(t.Context(), gateway, append(f.keys.Checks(), otherPeppers.Checks()...)...), "a revoked key needs no pepper")
+}

@@ -99,7 +99,7 @@ func (a *App) tryContact(ctx context.Context) error {
 		return &notYetError{fmt.Sprintf("schema is at %d, this binary needs %d: run `tollgate migrate up`", have, need), nil}
 	}
 	if err := pgstore.VerifySecrets(ctx, pool, append(a.peppers.Checks(), a.keys.Checks()...)...); err != nil {
-		if errors.Is(err, pgstore.ErrWrongSecret) {
+		if errors.Is(err, pgstore.ErrWrongSecret) || errors.Is(err, pgstore.ErrMissingSecret) {
 			return err
 		}
 		return &notYetError{"secrets cannot be checked", err}

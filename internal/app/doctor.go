@@ -59,7 +59,7 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	if err := pgstore.VerifySecrets(ctx, pool, append(a.peppers.Checks(), a.keys.Checks()...)...); err != nil {
 		found = append(found, Finding{
 			Name: "secrets", Says: err.Error(),
-			Advice: "set TOLLGATE_KEY_PEPPERS and TOLLGATE_ENCRYPTION_KEYS to those this database was first used with",
+			Advice: "set TOLLGATE_KEY_PEPPERS and TOLLGATE_ENCRYPTION_KEYS to those this database was first used with, old ones behind the new",
 		})
 	} else {
 		found = append(found, Finding{Name: "secrets", OK: true, Says: "peppers and encryption keys fit the database"})

@@ -58,6 +58,20 @@ LIMIT @count::bigint;
 -- name: secret_checks
 SELECT kind, id, proof FROM tollgate.secret_checks;
 
+-- name: secrets_in_use
+-- The pepper of every secret that can still log in, and the encryption key of every credential. A sealed credential begins
+-- with its version, the length of its key's id, and that id.
+SELECT 'pepper' AS kind, s.pepper_id AS id
+FROM tollgate.key_secrets AS s
+JOIN tollgate.virtual_keys AS k ON k.id = s.key_id
+WHERE k.deleted_at IS NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+  AND (s.expires_at IS NULL OR s.expires_at > clock_timestamp())
+UNION
+SELECT 'encryption', convert_from(substring(p.credential FROM 3 FOR get_byte(p.credential, 1)), 'UTF8')
+FROM tollgate.providers AS p
+WHERE p.deleted_at IS NULL AND octet_length(p.credential) > 2
+ORDER BY 1, 2;
+
 -- name: secret_check_add
 INSERT INTO tollgate.secret_checks (kind, id, proof) VALUES (@kind::text, @id::text, @proof::bytea)
 ON CONFLICT (kind, id) DO NOTHING;
