@@ -533,8 +533,15 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 	body = c.mask(a, body)
 	if isJSON(body) {
 		f.body = body
-	} else if text := strings.ToValidUTF8(strings.TrimSpace(string(body)), "\uFFFD"); text != "" {
-		f.cause.Public = text
+	} else {
+		broken := f.cause.Code == governance.CodeUpstreamAborted
+		if broken { // a whole answer, though none of the provider's API
+			f.cause.Code = governance.CodeUpstreamInvalid
+		}
+		text := strings.ToValidUTF8(strings.TrimSpace(string(body)), "\uFFFD")
+		if text != "" && (!broken || text[0] != '<') { // the page of a proxy is for browsers
+			f.cause.Public = text
+		}
 	}
 	if a.number > 1 && status >= http.StatusInternalServerError {
 		f.shouldRetry = "false" // it was tried again already: the SDK's retries would multiply with ours (F215)

@@ -390,6 +390,24 @@ func TestF055_F130_F134_UpstreamErrorsKeepTheirStatusAndWords(t *testing.T) {
 	require.Equal(t, "7", b.chat().Header.Get("Retry-After"))
 }
 
+func TestRefusalsThatAreNoneOfTheProvidersAPI(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]struct {
+		status  int
+		message string
+	}{
+		"status(307)":      {http.StatusBadGateway, "The provider's answer is neither a success nor an error."},
+		"status(502,html)": {http.StatusBadGateway, "The provider refused the request."},
+		"status(503,text)": {http.StatusServiceUnavailable, "The mock was told to answer 503."},
+	} {
+		b := start(t, func(s *setup) { s.model("m", script) })
+		a := b.chat()
+		require.Equal(t, want.status, a.StatusCode, a.text())
+		require.Equal(t, "upstream_invalid_response", a.failure(t).Code, script)
+		require.Equal(t, want.message, a.failure(t).Message, script)
+	}
+}
+
 func TestSuccessesThatAreNoneAreInvalid(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) { s.model("m", "wrong_content_type"); s.model("cut", "reset_after(20)") })

@@ -41,7 +41,7 @@ func (Provider) Classify(status int, h http.Header, body []byte) providers.Failu
 	case status == http.StatusPaymentRequired || status == http.StatusTooManyRequests && said.aboutAccount():
 		return ours(governance.CodeUpstreamQuota, "The gateway's account at the provider is exhausted.")
 	case status < 400: // a redirect, which is never followed
-		return ours(governance.CodeUpstreamInvalid, "The provider's answer could not be understood.")
+		f.Code, f.Public, f.TryNext = governance.CodeUpstreamInvalid, "The provider's answer could not be understood.", true
 	case status == http.StatusTooManyRequests:
 		f.Code, f.TryNext = governance.CodeRateLimitExceeded, true
 	case status == http.StatusRequestEntityTooLarge:

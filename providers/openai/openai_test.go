@@ -94,7 +94,7 @@ func TestClassify(t *testing.T) {
 		{"server error", 500, `{"error":{"message":"Sorry."}}`, providers.Failure{Code: governance.CodeUpstreamAborted, Public: "Sorry.", TryNext: next}},
 		{"array of errors", 503, `[{"error":{"code":503,"message":"Busy.","status":"UNAVAILABLE"}}]`, providers.Failure{Code: governance.CodeUpstreamAborted, Public: "Busy.", TryNext: next}},
 		{"upstream's own time-out", 504, ``, providers.Failure{Code: governance.CodeUpstreamTimeout, Public: "The provider refused the request.", TryNext: next}},
-		{"redirect", 307, ``, providers.Failure{Code: governance.CodeUpstreamInvalid, Public: "The provider's answer could not be understood.", OurFault: ours, TryNext: next}},
+		{"redirect", 307, ``, providers.Failure{Code: governance.CodeUpstreamInvalid, Public: "The provider's answer could not be understood.", TryNext: next}},
 		{"200 with the caller's error", 200, `{"error":{"message":"Bad image.","type":"invalid_request_error"}}`, providers.Failure{Code: governance.CodeInvalidRequest, Public: "Bad image."}},
 		{"200 with a numeric code", 200, `{"error":{"message":"Bad.","code":400}}`, providers.Failure{Code: governance.CodeInvalidRequest, Public: "Bad."}},
 		{"200 with our error", 200, `{"error":{"message":"MARK","code":"insufficient_quota"}}`, providers.Failure{Code: governance.CodeUpstreamQuota, Public: "The gateway's account at the provider is exhausted.", OurFault: ours, TryNext: next}},
