@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json"
@@ -107,6 +109,9 @@ func problemOf(ctx context.Context, err error, what string) error {
 	if bad, ok := errors.AsType[*governance.InvalidError](err); ok {
 		return invalid(fault{Location: bodyLocation(bad.Field), Message: bad.Reason})
 	}
+	if refused, ok := errors.AsType[*governance.RefusedError](err); ok {
+		return newProblem(http.StatusConflict, codeConflict, sentence(refused.Reason))
+	}
 	switch {
 	case errors.Is(err, governance.ErrNotFound):
 		return notFound(what)
@@ -128,6 +133,12 @@ func problemOf(ctx context.Context, err error, what string) error {
 	zerolog.Ctx(ctx).Error().Err(err).Msg("admin request failed")
 	return newProblem(http.StatusInternalServerError, string(governance.CodeInternal),
 		"Something went wrong inside Tollgate. The log has more under this request id.")
+}
+
+// sentence begins a reason with a capital and ends it with a full stop.
+func sentence(reason string) string {
+	first, size := utf8.DecodeRuneInString(reason)
+	return string(unicode.ToUpper(first)) + reason[size:] + "."
 }
 
 func bodyLocation(field string) string {

@@ -319,7 +319,7 @@ type deleteInput struct {
 type nothing struct{}
 
 func registerDelete[Row, View any](api huma.API, r resource[Row, View]) {
-	op := r.operation(http.MethodDelete, "/{id}", "Delete "+r.article+" "+r.singular, http.StatusNotFound, http.StatusPreconditionFailed)
+	op := r.operation(http.MethodDelete, "/{id}", "Delete "+r.article+" "+r.singular, http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed)
 	op.DefaultStatus = http.StatusNoContent
 	handle(api, op, r.singular, func(ctx context.Context, in *deleteInput) (*nothing, error) {
 		version, err := in.version()

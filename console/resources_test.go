@@ -255,6 +255,36 @@ func TestF182_EffectiveLimitsOfAKeyNameTheTightest(t *testing.T) {
 	require.Equal(t, []row{{"organization", "1000", false}, {"team", "10", true}, {"key", "5", true}}, rows(named), "a named limit replaces that of each")
 }
 
+func TestKey_RevokedOnesAreNotBlocked(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	org := e.create("/organizations", object{"name": "o"})
+	id := e.create("/keys", object{"organization_id": org, "name": "k"})
+	e.must(http.MethodPost, "/keys/"+id+"/revoke", nil)
+	a := e.send(http.MethodPatch, "/keys/"+id, object{"blocked": true})
+	require.Equal(t, http.StatusConflict, a.status, a.text)
+	require.Contains(t, a.body["detail"], "revoked for good")
+	e.must(http.MethodPatch, "/keys/"+id, object{"name": "renamed"})
+}
+
+func TestLimit_TheLastRequiredBudgetStays(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	org := e.create("/organizations", object{"name": "o", "require_budget": true})
+	e.create("/teams", object{"organization_id": org, "name": "t", "limits": []object{monthly("5")}})
+	limits, _ := e.must(http.MethodGet, "/limits?organization_id="+org, nil)["items"].([]any)
+	require.Len(t, limits, 1)
+	limit, _ := limits[0].(object)
+	id, _ := limit["id"].(string)
+	for _, a := range []answer{
+		e.send(http.MethodDelete, "/limits/"+id, nil),
+		e.send(http.MethodPatch, "/limits/"+id, object{"amount": nil}),
+	} {
+		require.Equal(t, http.StatusConflict, a.status, a.text)
+		require.Contains(t, a.body["detail"], "without a budget")
+	}
+}
+
 func TestProvider_CredentialsGoInAndNeverComeOut(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -25,6 +25,13 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return e.Field + ": " + e.Reason }
 
+// RefusedError says why a write that is right by itself does not fit what else is stored.
+type RefusedError struct {
+	Reason string // for people, without a capital and a full stop
+}
+
+func (e *RefusedError) Error() string { return e.Reason }
+
 // ListFilter narrows a list of administered rows. Zero members do not narrow. IDs are public.
 type ListFilter struct {
 	Organization string

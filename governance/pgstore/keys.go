@@ -164,6 +164,9 @@ func (s *Keys) Update(ctx context.Context, by governance.Actor, k governance.Vir
 		if err := same("user_id", k.User, before.user()); err != nil {
 			return nil, err
 		}
+		if before.RevokedAt != nil && k.Blocked != before.Blocked {
+			return nil, &governance.RefusedError{Reason: "the key is revoked for good: it can be neither blocked nor unblocked"}
+		}
 		return keyArgs(&k), nil
 	})
 }

@@ -125,8 +125,55 @@ func (s *Limits) Update(ctx context.Context, by governance.Actor, l governance.L
 		if err := l.SameIdentity(&before); err != nil {
 			return nil, err
 		}
+		if isBudget(&before) && weaker(&before, &l) {
+			if err := keepBudget(ctx, c, row.Num); err != nil {
+				return nil, err
+			}
+		}
 		return limitArgs(&l), nil
 	})
+}
+
+// Delete marks a limit as deleted, unless it is the last budget of a team or key that has to have one. version 0 deletes
+// whatever version there is.
+func (s *Limits) Delete(ctx context.Context, by governance.Actor, id string, version int64) error {
+	return write(ctx, s.pool, by, func(ctx context.Context, c *change) error {
+		row, err := s.owned(ctx, c, id, version)
+		if err != nil {
+			return err
+		}
+		if l := row.domain(); isBudget(&l) {
+			if err := keepBudget(ctx, c, row.Num); err != nil {
+				return err
+			}
+		}
+		return s.remove(ctx, c, row)
+	})
+}
+
+// isBudget reports whether a limit is a budget as organizations can require one.
+func isBudget(l *governance.Limit) bool {
+	return l.Kind == governance.KindBudget && l.Metric == governance.MetricCost && l.Mode == governance.ModeEnforce && !l.Unlimited &&
+		len(l.Models) == 0 && len(l.Routes) == 0 && (l.ExpiresAt.IsZero() || l.ExpiresAt.After(time.Now()))
+}
+
+// weaker reports whether a budget stops to be one with a change, ends earlier or begins later.
+func weaker(before, after *governance.Limit) bool {
+	endsEarlier := !after.ExpiresAt.IsZero() && (before.ExpiresAt.IsZero() || after.ExpiresAt.Before(before.ExpiresAt))
+	return !isBudget(after) || endsEarlier || after.StartsAt.After(before.StartsAt)
+}
+
+// keepBudget refuses to lose a budget that is the last one of a team or key whose organization asks for one.
+func keepBudget(ctx context.Context, c *change, num int64) error {
+	last, err := scalar[bool](ctx, c.tx, "limits_budget_is_last", args{"num": num})
+	if err != nil {
+		return err
+	}
+	if last {
+		return &governance.RefusedError{Reason: "a team or key would be left without a budget, and its organization requires one: " +
+			"give it another enforced budget of metric cost first"}
+	}
+	return nil
 }
 
 // attach adds the first limits of a new row. Their scope is that row, whatever they say.

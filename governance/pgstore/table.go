@@ -258,19 +258,24 @@ func (t *table[T, R]) Delete(ctx context.Context, by governance.Actor, id string
 		if err != nil {
 			return err
 		}
-		k := before.key()
-		touched, err := exec(ctx, c.tx, t.resource+"_delete", args{"num": k.Num, "version": k.Version})
-		if err != nil {
-			return err
-		}
-		if touched == 0 {
-			return governance.ErrConflict
-		}
-		c.note(note{
-			action: "delete", resource: t.resource, id: k.ID, num: k.Num, organization: before.owner(), before: before,
-		})
-		return nil
+		return t.remove(ctx, c, before)
 	})
+}
+
+// remove marks a row that the change has read as deleted, and notes it.
+func (t *table[T, R]) remove(ctx context.Context, c *change, before R) error {
+	k := before.key()
+	touched, err := exec(ctx, c.tx, t.resource+"_delete", args{"num": k.Num, "version": k.Version})
+	if err != nil {
+		return err
+	}
+	if touched == 0 {
+		return governance.ErrConflict
+	}
+	c.note(note{
+		action: "delete", resource: t.resource, id: k.ID, num: k.Num, organization: before.owner(), before: before,
+	})
+	return nil
 }
 
 // cursor hides a row number from clients, who must not build on it.

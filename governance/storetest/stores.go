@@ -44,6 +44,7 @@ func RunStores(t *testing.T, open func(*testing.T) Stores) {
 		"ATeamMayBeginWithLimits":               aTeamMayBeginWithLimits,
 		"APatternListIsAbsentOrEmpty":           aPatternListIsAbsentOrEmpty,
 		"ABudgetMayBeRequired":                  aBudgetMayBeRequired,
+		"ARequiredBudgetStays":                  aRequiredBudgetStays,
 		"MembersAreOfOneOrganization":           membersAreOfOneOrganization,
 		"AKeyIsFoundByItsPublicPart":            aKeyIsFoundByItsPublicPart,
 		"AKeyMayBelongToTheOrganizationItself":  aKeyMayBelongToTheOrganizationItself,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -202,6 +203,44 @@ func aBudgetMayBeRequired(t *testing.T, s Stores) {
 	require.NoError(t, err)
 	_, _, err = s.Keys.Issue(t.Context(), platform, governance.VirtualKey{Organization: ref(o.Meta), Name: "each"}, nil)
 	require.NoError(t, err, "that of each key")
+}
+
+func aRequiredBudgetStays(t *testing.T, s Stores) {
+	o, err := s.Organizations.Create(t.Context(), platform, governance.Organization{Name: "o", RequireBudget: true})
+	require.NoError(t, err)
+	team, limits, err := s.Teams.CreateWithLimits(t.Context(), platform, governance.Team{Organization: ref(o.Meta), Name: "team"},
+		[]governance.Limit{budget("", "", 9)})
+	require.NoError(t, err)
+	_, _, err = s.Keys.Issue(t.Context(), platform, governance.VirtualKey{Team: ref(team.Meta), Name: "key"}, nil)
+	require.NoError(t, err)
+	only := limits[0]
+	for name, weaken := range map[string]func(*governance.Limit){
+		"unlimited": func(l *governance.Limit) { l.Unlimited = true },
+		"log":       func(l *governance.Limit) { l.Mode = governance.ModeLog },
+		"expires":   func(l *governance.Limit) { l.ExpiresAt = time.Now().Add(time.Hour) },
+		"later":     func(l *governance.Limit) { l.StartsAt = time.Now().Add(time.Hour) },
+	} {
+		changed := only
+		weaken(&changed)
+		_, err = s.Limits.Update(t.Context(), platform, changed)
+		requireRefused(t, err, name)
+	}
+	requireRefused(t, s.Limits.Delete(t.Context(), platform, only.ID, 0), "delete")
+	only.Amount = 3
+	only, err = s.Limits.Update(t.Context(), platform, only)
+	require.NoError(t, err, "another amount is a budget still")
+	above, err := s.Limits.Create(t.Context(), platform, budget(governance.ScopeOrganization, o.ID, 100))
+	require.NoError(t, err)
+	require.NoError(t, s.Limits.Delete(t.Context(), platform, only.ID, 0), "there is one above")
+	requireRefused(t, s.Limits.Delete(t.Context(), platform, above.ID, 0), "the one above is the last")
+	require.NoError(t, s.Teams.Delete(t.Context(), platform, team.ID, 0))
+	require.NoError(t, s.Limits.Delete(t.Context(), platform, above.ID, 0), "nobody needs it")
+}
+
+func requireRefused(t *testing.T, err error, what string) {
+	t.Helper()
+	var refused *governance.RefusedError
+	require.ErrorAs(t, err, &refused, what)
 }
 
 func aCursorThatNobodyReturnedIsRefused(t *testing.T, s Stores) {

@@ -96,3 +96,52 @@ SELECT EXISTS (
           ELSE true
       END
 );
+
+-- name: limits_budget_is_last
+-- Whether some team or key, of an organization that requires a budget, has the given limit in its chain and no other limited
+-- money budget that is enforced.
+SELECT EXISTS (
+    SELECT FROM tollgate.limits AS b
+    JOIN tollgate.organizations AS o
+        ON o.require_budget AND o.deleted_at IS NULL AND o.id = coalesce(b.organization_id, o.id)
+    CROSS JOIN LATERAL (
+        SELECT t.id AS team, 0::bigint AS key, 0::bigint AS user_num
+        FROM tollgate.teams AS t
+        WHERE t.organization_id = o.id AND t.deleted_at IS NULL
+        UNION ALL
+        SELECT coalesce(k.team_id, 0), k.id, coalesce(k.user_id, 0)
+        FROM tollgate.virtual_keys AS k
+        LEFT JOIN tollgate.teams AS t ON t.id = k.team_id
+        WHERE k.organization_id = o.id AND k.deleted_at IS NULL AND k.revoked_at IS NULL AND t.deleted_at IS NULL
+    ) AS m
+    CROSS JOIN LATERAL (
+        VALUES ('organization', o.id), ('team', m.team), ('key', m.key), ('user', m.user_num)
+    ) AS c (type, num)
+    WHERE b.id = @num::bigint AND c.num <> 0 AND c.type = b.scope_type AND c.num = coalesce(b.scope_id, c.num)
+      AND CASE b.within_type
+          WHEN 'organization' THEN b.within_id = o.id
+          WHEN 'team' THEN b.within_id = m.team
+          WHEN 'key' THEN b.within_id = m.key
+          WHEN 'user' THEN b.within_id = m.user_num
+          ELSE true
+      END
+      AND NOT EXISTS (
+          SELECT FROM tollgate.limits AS l
+          WHERE l.id <> b.id AND l.deleted_at IS NULL AND l.kind = 'budget' AND l.metric = 'cost' AND l.mode = 'enforce'
+            AND l.amount IS NOT NULL AND (l.expires_at IS NULL OR l.expires_at > clock_timestamp())
+            AND (l.organization_id IS NULL OR l.organization_id = o.id) AND l.models = '{}' AND l.routes = '{}'
+            AND (
+                l.scope_type = 'organization' AND (l.scope_id IS NULL OR l.scope_id = o.id)
+                OR l.scope_type = 'team' AND m.team <> 0 AND (l.scope_id IS NULL OR l.scope_id = m.team)
+                OR l.scope_type = 'key' AND m.key <> 0 AND (l.scope_id IS NULL OR l.scope_id = m.key)
+                OR l.scope_type = 'user' AND m.user_num <> 0 AND (l.scope_id IS NULL OR l.scope_id = m.user_num)
+            )
+            AND CASE l.within_type
+                WHEN 'organization' THEN l.within_id = o.id
+                WHEN 'team' THEN l.within_id = m.team
+                WHEN 'key' THEN l.within_id = m.key
+                WHEN 'user' THEN l.within_id = m.user_num
+                ELSE true
+            END
+      )
+);
