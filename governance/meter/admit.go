@@ -112,8 +112,8 @@ func (m *Meter) refillTime(missing int64) time.Duration {
 	return time.Duration(ticks) * m.Tick()
 }
 
-// Describe returns the meter's present state in the terms of users. For budgets debt is what earlier windows overspent, so
-// that remaining = amount − spent − held − debt, at least 0.
+// Describe returns the meter's present state in the terms of users. For budgets debt is what earlier windows overspent, or
+// all that the next window would begin with, if that is more: wherever any remains, remaining = amount − spent − held − debt.
 func (m *Meter) Describe(l *governance.Limit, subject int64, now, windowEnd time.Time) governance.Level {
 	d := governance.Level{Limit: l, Subject: subject, Amount: m.Amount, Unlimited: m.Unlimited}
 	switch m.Kind {
@@ -130,7 +130,7 @@ func (m *Meter) Describe(l *governance.Limit, subject int64, now, windowEnd time
 		d.ResetsAfter = m.refillTime(m.capacity() - m.Level)
 		return d
 	case governance.KindBudget:
-		d.Spent, d.Debt = m.Spent, m.Carried
+		d.Spent, d.Debt = m.Spent, max(m.Carried, m.Excess())
 		if !windowEnd.IsZero() {
 			d.ResetsAt, d.ResetsAfter = windowEnd, windowEnd.Sub(now)
 		}

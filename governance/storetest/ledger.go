@@ -252,6 +252,8 @@ func reasonsOfBudgets(t *testing.T, l Ledger) {
 	f = l.refused(t, hold(purse, 1))[0]
 	require.Equal(t, governance.RefusedBudgetExceeded, f.Reason)
 	require.Equal(t, int64(105), f.Spent)
+	require.Equal(t, int64(5), f.Debt, "what the present window overspent is owed already")
+	require.Zero(t, f.Remaining)
 	require.False(t, f.Forever)
 	require.Positive(t, f.RetryAfter)
 
