@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -87,10 +88,40 @@ func checkPatterns(field string, patterns []string) error {
 		if err := checkName(at, p, governance.MaxPattern); err != nil {
 			return err
 		}
+		if strings.ContainsAny(p, notInPatterns) {
+			return invalidField(at, "has a character that no pattern knows: * stands for anything, everything else for itself")
+		}
 		if seen[p] {
 			return invalidField(at, "is given twice")
 		}
 		seen[p] = true
+	}
+	return nil
+}
+
+// notInPatterns is what other languages of patterns use and names of models do not.
+const notInPatterns = "[]{}?^$|\\\"`<>"
+
+// checkRoutes refuses what no call's route is named.
+func checkRoutes(field string, routes []string) error {
+	for i, r := range routes {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if !slices.Contains(governance.Routes(), r) {
+			return invalidField(at, "must be one of "+strings.Join(governance.Routes(), ", "))
+		}
+		if slices.Contains(routes[:i], r) {
+			return invalidField(at, "is given twice")
+		}
+	}
+	return nil
+}
+
+// checkThresholds refuses percentages that do not ascend: each fires once.
+func checkThresholds(field string, percent []int) error {
+	for i := 1; i < len(percent); i++ {
+		if percent[i] <= percent[i-1] {
+			return invalidField(fmt.Sprintf("%s[%d]", field, i), "must be more than the one before it")
+		}
 	}
 	return nil
 }
@@ -104,6 +135,14 @@ func checkInstant(field string, t *time.Time) (time.Time, error) {
 		return time.Time{}, invalidField(field, "must lie between the years 2000 and 2200")
 	}
 	return t.UTC().Truncate(time.Microsecond), nil
+}
+
+// checkFuture refuses an end that lies behind now; the zero time is no end.
+func checkFuture(field string, end, now time.Time) error {
+	if !end.IsZero() && !end.After(now) {
+		return invalidField(field, "has passed")
+	}
+	return nil
 }
 
 // duration is a whole number of seconds as clients write it, such as 24h or 1h30m.

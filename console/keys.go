@@ -115,11 +115,14 @@ func (b keyBody) row() (governance.VirtualKey, error) {
 }
 
 // firstLimits are the limits that a team or key is created with.
-func firstLimits(rules []firstLimit, scope governance.ScopeType) ([]governance.Limit, error) {
+func firstLimits(rules []firstLimit, scope governance.ScopeType, now time.Time) ([]governance.Limit, error) {
 	limits := make([]governance.Limit, 0, len(rules))
 	for i, r := range rules {
 		l, err := r.limit(fmt.Sprintf("limits[%d].", i))
 		if err != nil {
+			return nil, err
+		}
+		if err := checkFuture(fmt.Sprintf("limits[%d].expires_at", i), l.ExpiresAt, now); err != nil {
 			return nil, err
 		}
 		l.Scope.Type = scope
@@ -228,7 +231,7 @@ func (s *server) registerIssue(api huma.API, keys resource[governance.VirtualKey
 		if s.expired(row) {
 			return nil, invalidField("expires_at", "has passed")
 		}
-		first, err := firstLimits(in.Body.Limits, governance.ScopeKey)
+		first, err := firstLimits(in.Body.Limits, governance.ScopeKey, s.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -291,7 +294,7 @@ func (s *server) registerCreateTeam(api huma.API, teams resource[governance.Team
 		if err != nil {
 			return nil, err
 		}
-		first, err := firstLimits(in.Body.Limits, governance.ScopeTeam)
+		first, err := firstLimits(in.Body.Limits, governance.ScopeTeam, s.Now())
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -44,7 +45,7 @@ type limitWindow struct {
 // LimitRule is a limit without the scope that it applies to.
 type LimitRule struct {
 	Models      []string     `json:"models,omitempty" maxItems:"200" nullable:"false" doc:"Patterns over public model names; absent: every call counts"`
-	Routes      []string     `json:"routes,omitempty" maxItems:"50" nullable:"false" doc:"Such as chat.completions; absent: every call counts"`
+	Routes      []string     `json:"routes,omitempty" maxItems:"50" nullable:"false" doc:"Names of routes, such as chat.completions; absent: every call counts"`
 	Kind        string       `json:"kind" enum:"rate,budget,concurrency"`
 	Metric      string       `json:"metric,omitempty" enum:"requests,tokens,input_tokens,output_tokens,cost" doc:"Absent: requests, for concurrency only"`
 	Amount      *decimal     `json:"amount,omitempty" nullable:"true" doc:"US dollars for cost, else whole; null: unlimited but counted; \"0\": nothing"`
@@ -55,7 +56,7 @@ type LimitRule struct {
 	Reserve     string       `json:"reserve,omitempty" enum:"declared,expected,maximum" doc:"What output a call reserves; absent: declared for budgets, expected for rates"`
 	Enforcement string       `json:"enforcement,omitempty" enum:"exact,convergent,advisory" doc:"Absent: exact"`
 	Mode        string       `json:"mode,omitempty" enum:"enforce,log" doc:"Absent: enforce"`
-	Thresholds  []int        `json:"thresholds,omitempty" maxItems:"20" minimum:"1" maximum:"1000" nullable:"false" doc:"Per cent of the amount at which alerts fire; absent: 50, 80, 100"`
+	Thresholds  []int        `json:"thresholds,omitempty" maxItems:"20" minimum:"1" maximum:"1000" nullable:"false" doc:"Per cent of the amount at which alerts fire, ascending; absent: 50, 80, 100"`
 	StartsAt    *time.Time   `json:"starts_at,omitempty" nullable:"true"`
 	ExpiresAt   *time.Time   `json:"expires_at,omitempty" nullable:"true"`
 	Reason      string       `json:"reason,omitempty" maxLength:"1000"`
@@ -274,7 +275,10 @@ func (r LimitRule) limit(at string) (l governance.Limit, err error) {
 	if err := checkPatterns(at+"models", r.Models); err != nil {
 		return l, err
 	}
-	if err := checkPatterns(at+"routes", r.Routes); err != nil {
+	if err := checkRoutes(at+"routes", r.Routes); err != nil {
+		return l, err
+	}
+	if err := checkThresholds(at+"thresholds", r.Thresholds); err != nil {
 		return l, err
 	}
 	if r.Window != nil {
@@ -337,6 +341,9 @@ func (p limitPatch) apply(l *governance.Limit) error {
 	p.Enforcement.to(&enforcement)
 	p.Mode.to(&mode)
 	l.Reserve, l.Enforcement, l.Mode = governance.ReservePolicy(reserve), governance.Enforcement(enforcement), governance.Mode(mode)
+	if err := checkThresholds("thresholds", p.Thresholds.value); err != nil {
+		return err
+	}
 	p.Thresholds.to(&l.Thresholds)
 	p.Reason.to(&l.Reason)
 	for _, m := range []struct {
@@ -394,9 +401,23 @@ func (f limitFilter) listFilter() governance.ListFilter {
 
 func (s *server) limits() resource[governance.Limit, Limit] {
 	return resource[governance.Limit, Limit]{
-		path: "limits", singular: "limit", article: "a", kind: ids.Limit, store: s.Limits,
+		path: "limits", singular: "limit", article: "a", kind: ids.Limit, store: currentLimits{s.Limits, s.Now},
 		meta: func(l *governance.Limit) *governance.Meta { return &l.Meta }, view: viewLimit,
 	}
+}
+
+// currentLimits refuses new limits that have ended already: they would count nothing.
+type currentLimits struct {
+	governance.Store[governance.Limit]
+	now func() time.Time
+}
+
+// Create adds a limit that has not expired.
+func (c currentLimits) Create(ctx context.Context, by governance.Actor, l governance.Limit) (governance.Limit, error) {
+	if err := checkFuture("expires_at", l.ExpiresAt, c.now()); err != nil {
+		return l, err
+	}
+	return c.Store.Create(ctx, by, l)
 }
 
 func (s *server) registerLimits(api huma.API) {

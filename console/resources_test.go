@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
 )
 
 func TestOrganization_LifeCycle(t *testing.T) {
@@ -283,6 +285,36 @@ func TestLimit_TheLastRequiredBudgetStays(t *testing.T) {
 		require.Equal(t, http.StatusConflict, a.status, a.text)
 		require.Contains(t, a.body["detail"], "without a budget")
 	}
+}
+
+func TestLimit_WhatCanNeverCountIsRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	org := e.create("/organizations", object{"name": "o"})
+	for at, member := range map[string]object{
+		"routes[0]":     {"routes": []string{"chat/completions"}},
+		"routes[1]":     {"routes": []string{"embeddings", "zz"}},
+		"models[0]":     {"models": []string{"["}},
+		"thresholds[1]": {"thresholds": []int{80, 50}},
+		"thresholds[2]": {"thresholds": []int{50, 80, 80}},
+		"expires_at":    {"expires_at": "2020-01-01T00:00:00Z"},
+	} {
+		rule := monthly("5")
+		for name, value := range member {
+			rule[name] = value
+		}
+		first := e.send(http.MethodPost, "/teams", object{"organization_id": org, "name": "t", "limits": []object{rule}})
+		require.Equal(t, http.StatusBadRequest, first.status, first.text)
+		require.Contains(t, first.faults(), "body.limits[0]."+at)
+		rule["scope"] = object{"type": "organization", "id": org}
+		a := e.send(http.MethodPost, "/limits", rule)
+		require.Equal(t, http.StatusBadRequest, a.status, a.text)
+		require.Contains(t, a.faults(), "body."+at)
+	}
+	rule := monthly("5")
+	rule["scope"], rule["routes"], rule["models"] = object{"type": "organization", "id": org}, governance.Routes(), []string{"openai/gpt-4.1-*", "llama3:8b@q4 (old)"}
+	id := e.create("/limits", rule)
+	require.Equal(t, http.StatusBadRequest, e.send(http.MethodPatch, "/limits/"+id, object{"thresholds": []int{2, 1}}).status)
 }
 
 func TestProvider_CredentialsGoInAndNeverComeOut(t *testing.T) {

@@ -189,3 +189,10 @@ func (x *LimitIndex) Named(s ScopeType, subject int64) []*Limit { return x.named
 
 // Each lists the limits that give every member of a scope a meter of its own, in the order of their row numbers.
 func (x *LimitIndex) Each(s ScopeType) []*Limit { return x.each[s] }
+
+// Routes lists the names of the routes whose calls a limit can count, in a fixed order.
+func Routes() []string {
+	return []string{
+		RouteChat, RouteCompletions, RouteResponses, RouteEmbeddings, RouteModerations, RouteMessages, RouteCountTokens,
+	}
+}
