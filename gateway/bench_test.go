@@ -327,7 +327,12 @@ func (router) Resolve(_ context.Context, c *plugins.Call) (governance.Route, err
 	}
 	r := governance.Route{Model: m}
 	for _, t := range m.Targets {
-		r.Targets = append(r.Targets, c.Catalog.Target(t.Target.Num))
+		if target := c.Catalog.Target(t.Target.Num); target != nil {
+			r.Targets = append(r.Targets, target)
+		}
+	}
+	if len(r.Targets) == 0 {
+		return governance.Route{}, &governance.Error{Code: governance.CodeUpstreamUnreachable, Public: "No target can be called."}
 	}
 	return r, nil
 }

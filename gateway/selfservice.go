@@ -70,6 +70,7 @@ func (c *call) serveModels() error {
 			mine = append(mine, m)
 		case !decided(err):
 			return err
+		case governance.CodeOf(err) == governance.CodeUpstreamUnreachable: // no target of it can be called at the moment
 		case asFailure(err).statusOf(0) >= http.StatusInternalServerError:
 			return err
 		}

@@ -54,6 +54,23 @@ func TestKey_ShowsItsHolderWhatIsLeft(t *testing.T) {
 	require.Equal(t, "data_store_unavailable", b.get("/v1/key").failure(t).Code)
 }
 
+func TestModels_WithoutWhatNoTargetServes(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.model("closed", "small")
+		s.targets = s.targets[:1] // the other one's credential does not open
+	})
+	var list struct{ Data []struct{ ID string } }
+	a := b.get("/v1/models")
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.NoError(t, json.Unmarshal(a.body, &list))
+	require.Equal(t, []struct{ ID string }{{"m"}}, list.Data)
+	a = b.post("/v1/chat/completions", strings.Replace(chatBody, `"m"`, `"closed"`, 1))
+	require.Equal(t, http.StatusBadGateway, a.StatusCode, a.text())
+	require.Equal(t, "upstream_unreachable", a.failure(t).Code)
+}
+
 func TestUsage_IsTheKeysOwn(t *testing.T) {
 	t.Parallel()
 	b := start(t)

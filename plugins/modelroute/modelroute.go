@@ -45,8 +45,13 @@ func (resolver) Resolve(_ context.Context, c *plugins.Call) (governance.Route, e
 		}
 	}
 	r := governance.Route{Model: m, Targets: order(c.Catalog, m.Targets)}
-	if len(r.Targets) == 0 {
-		return governance.Route{}, notFound("Nothing serves the model at the moment.")
+	switch {
+	case len(m.Targets) == 0:
+		return governance.Route{}, notFound("Nothing serves the model.")
+	case len(r.Targets) == 0: // e.g. no credential of theirs opens: the model exists, and the client is not at fault
+		return governance.Route{}, &governance.Error{
+			Code: governance.CodeUpstreamUnreachable, Public: "None of the model's targets can be called at the moment. Tell your administrator.",
+		}
 	}
 	return r, nil
 }

@@ -57,7 +57,7 @@ func TestResolve(t *testing.T) {
 	c := catalog(
 		model(10, 0, "shared", way(1, 0, 1)), model(11, 1, "shared", way(2, 0, 1)), model(12, 0, "platform", way(3, 0, 1)),
 		model(13, 2, "theirs", way(4, 0, 1)), model(14, 1, "empty"), model(15, 1, "dangling", way(77, 0, 1), way(5, 1, 1)),
-		model(16, 1, "org/模型:β", way(6, 0, 1)),
+		model(16, 1, "org/模型:β", way(6, 0, 1)), model(17, 1, "closed", way(77, 0, 1), way(78, 0, 1)),
 	)
 	for _, tc := range []struct {
 		name, model string
@@ -76,6 +76,7 @@ func TestResolve(t *testing.T) {
 		{name: "the key may use nothing", model: "shared", key: []string{}, code: governance.CodeModelNotAllowed},
 		{name: "not allowed by the team", model: "shared", key: []string{"*"}, team: []string{"platform"}, code: governance.CodeModelNotAllowed},
 		{name: "without targets", model: "empty", code: governance.CodeModelNotFound},
+		{name: "no target that can be called", model: "closed", code: governance.CodeUpstreamUnreachable},
 		{name: "a target that is gone", model: "dangling", want: []int64{5}},
 		{name: "odd names", model: "org/模型:β", want: []int64{6}},
 	} {
