@@ -249,11 +249,18 @@ func TestApply_FaultsOfTheFileNameTheirLine(t *testing.T) {
 		"providers:\n  - name: p\n    base_url: x\n    credential: file:/does/not/exist\n":     "line 4: read credential",
 		"organizations:\n  - name: acme\n    teams:\n      - name: t\n        models: [[a]]\n": "line 5",
 		"organizations: [\n": "line",
+		"organizations:\n  - name: a\n    limits:\n      - {kind: budget, metric: cost,\n         amount: .nan}\n": `line 5: amount: ".nan" is not a plain decimal`,
+		"organizations:\n  - name: a\n    limits: [{kind: budget, amount: 1e3, metric: cost}]\n":                   `line 3: amount: "1e3"`,
+		"limits:\n  - {kind: rate, metric: cost, amount: 5, burst: -1}\n":                                          `line 2: burst: "-1"`,
+		"limits:\n  - {kind: rate, metric: requests, amount: 1.5}\n":                                               `line 2: amount: "1.5" is not a whole number`,
+		"prices:\n  - provider: p\n    usd_per_million: {input: 1, output: .inf}\n":                                `line 3: output: ".inf"`,
 	} {
 		_, err := parseDocument([]byte(text), t.TempDir())
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "cli.", text)
 	}
+	_, err := parseDocument([]byte("limits: [{kind: budget, metric: cost, amount: 12.5}, {kind: budget, metric: cost, amount: unlimited}, {kind: rate, metric: requests, amount: null}]"), t.TempDir())
+	require.NoError(t, err)
 	doc, err := parseDocument(nil, t.TempDir())
 	require.NoError(t, err)
 	require.Equal(t, &document{}, doc)
@@ -262,9 +269,9 @@ func TestApply_FaultsOfTheFileNameTheirLine(t *testing.T) {
 func TestApply_ReportsWhereItStopped(t *testing.T) {
 	t.Parallel()
 	c := newTerminal(t)
-	_, _, err := c.run("apply", "-f", write(t, "organizations:\n  - name: acme\n    teams:\n      - name: t\n        limits: [{kind: rate, metric: requests, amount: 1.5, per: 1m}]\n"))
+	_, _, err := c.run("apply", "-f", write(t, "organizations:\n  - name: acme\n    teams:\n      - name: t\n        limits: [{kind: rate, metric: requests, amount: 15, per: 7m}]\n"))
 	require.ErrorContains(t, err, "create team acme/t (step 2 of 2)")
-	require.ErrorContains(t, err, "limits[0].amount")
+	require.ErrorContains(t, err, "limits[0].per")
 }
 
 func TestCompletion_KnowsEveryCommand(t *testing.T) {

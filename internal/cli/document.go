@@ -12,6 +12,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/money"
 )
 
 // document is what a file of `tollgate apply` may say. What it leaves out is not managed.
@@ -186,7 +189,65 @@ func parseDocument(text []byte, dir string) (*document, error) {
 	if err := root.Decode(doc); err != nil && len(root.Content) > 0 {
 		return nil, plainYAMLError(err)
 	}
+	if err := checkAmounts(&root); err != nil {
+		return nil, err
+	}
 	return doc, nil
+}
+
+// checkAmounts refuses amounts and prices that the API would refuse, so that no plan promises them. YAML reads .nan and 1e3
+// as numbers; amounts are plain decimals, and whole where no money is counted.
+func checkAmounts(n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode {
+		for _, c := range n.Content {
+			if err := checkAmounts(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	digits := 0
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == "metric" && n.Content[i+1].Value == string(governance.MetricCost) {
+			digits = moneyDigits
+		}
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		member, value := n.Content[i].Value, n.Content[i+1]
+		var err error
+		switch {
+		case member == "amount" && value.Value == wordUnlimited, value.Tag == "!!null":
+		case member == "amount", member == "burst":
+			err = checkAmount(member, value, digits)
+		case member == "usd_per_million" && value.Kind == yaml.MappingNode:
+			for j := 0; j+1 < len(value.Content) && err == nil; j += 2 {
+				err = checkAmount(value.Content[j].Value, value.Content[j+1], moneyDigits)
+			}
+		default:
+			err = checkAmounts(value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moneyDigits is how many digits of a dollar count.
+const moneyDigits = 9
+
+func checkAmount(member string, value *yaml.Node, digits int) error {
+	if value.Kind != yaml.ScalarNode {
+		return nil // the strict decoder has its say, or an anchor was checked where it stands
+	}
+	if _, err := money.ParseScaled(value.Value, digits); err != nil {
+		form := "a plain decimal such as 12.5"
+		if digits == 0 {
+			form = "a whole number such as 600"
+		}
+		return fmt.Errorf("line %d: %s: %q is not %s", value.Line, member, value.Value, form)
+	}
+	return nil
 }
 
 // plainYAMLError takes the names of Go types out of a message.
