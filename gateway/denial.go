@@ -69,7 +69,13 @@ func denied(d *governance.Denial, c *plugins.Call, now time.Time) *failure {
 	case governance.CodeBudgetHeld:
 		e.RetryAfter = min(max(r.RetryAfter, time.Second+rand.N(4*time.Second)), 5*time.Second) //nolint:gosec // jitter, no secret
 	case governance.CodeReservationTooLarge:
-		details.MaxAffordableTokens = affordable(r, c)
+		most := affordable(r, c)
+		details.MaxAffordableTokens = &most
+		if most > 0 {
+			e.Public += " Ask for fewer output tokens."
+		} else {
+			e.Public += " Fewer output tokens would not help: its input alone is too large."
+		}
 	}
 	e.Details = details
 	return &failure{cause: e, spoken: r}
@@ -139,7 +145,7 @@ func refusalText(r *governance.Refusal, c *plugins.Call) string {
 	case governance.RefusedBudgetExceeded:
 		return whose + " is used up."
 	case governance.RefusedReservationTooLarge:
-		return whose + " has less left than this request may use at most. Ask for fewer output tokens."
+		return whose + " has less left than this request may use at most."
 	case governance.RefusedBudgetHeld:
 		return whose + " is held by calls in flight."
 	}
@@ -199,8 +205,8 @@ func describe(l *governance.Level, c *plugins.Call, now time.Time) refusedLimit 
 	return d
 }
 
-// affordable is the largest output maximum, in tokens of one answer, that would have fitted what the limit has left.
-func affordable(r *governance.Refusal, c *plugins.Call) *int64 {
+// affordable is the largest output maximum, in tokens of one answer, that would have fitted what the limit has left; 0: none.
+func affordable(r *governance.Refusal, c *plugins.Call) int64 {
 	fits := func(output int64) bool {
 		d := c.Demand
 		d.Declared = output
@@ -217,7 +223,7 @@ func affordable(r *governance.Refusal, c *plugins.Call) *int64 {
 			high = middle - 1
 		}
 	}
-	return &low
+	return low
 }
 
 // limitHeaders shows the tightest limits after a reservation, or the one that refused: OpenAI's names, its reset format.

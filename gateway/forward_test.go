@@ -473,10 +473,24 @@ func TestDenialsSayWhichLimitRefused(t *testing.T) {
 			body := func(most int64) string {
 				return strings.Replace(chatBody, `{`, fmt.Sprintf(`{"max_tokens":%d,`, most), 1)
 			}
-			most := b.post("/v1/chat/completions", body(50_000_000)).failure(t).Details.Most
+			refusal := b.post("/v1/chat/completions", body(50_000_000)).failure(t)
+			most := refusal.Details.Most
 			require.NotNil(t, most)
+			require.Contains(t, refusal.Message, "Ask for fewer output tokens.")
 			require.Equal(t, http.StatusTooManyRequests, b.post("/v1/chat/completions", body(*most+1)).StatusCode)
 			require.Equal(t, http.StatusOK, b.post("/v1/chat/completions", body(*most)).StatusCode)
+		}
+	})
+	t.Run("nothing is affordable", func(t *testing.T) {
+		t.Parallel()
+		b := start(t, func(s *setup) { s.limit(governance.KindBudget, governance.MetricTokens, 1) })
+		for path, body := range map[string]string{
+			"/v1/chat/completions": chatBody, "/v1/embeddings": `{"model":"m","input":"Say hello to them."}`,
+		} {
+			refusal := b.post(path, body).failure(t)
+			require.Equal(t, "reservation_too_large", refusal.Code)
+			require.Equal(t, int64(0), *refusal.Details.Most)
+			require.Contains(t, refusal.Message, "Fewer output tokens would not help")
 		}
 	})
 	t.Run("ruling 25: the one that holds longest speaks", func(t *testing.T) {
