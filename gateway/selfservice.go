@@ -459,25 +459,28 @@ var onlyResponses = []string{
 // routeOf returns the name of the route that a body is made for; "": it has no prompt of any. An input of strings or tokens
 // alone is taken for one of embeddings.
 func routeOf(body *jsonedit.Document) string {
-	if _, ok := body.Get("messages"); ok {
-		return governance.RouteChat
-	}
-	prompt, ok := body.Get("prompt")
-	if ok && prompt[0] != '{' { // an object is a stored prompt of responses
-		return governance.RouteCompletions
-	}
-	input, given := body.Get("input")
-	if !given {
-		if ok {
-			return governance.RouteResponses
+	given := func(name string) []byte { // nil: absent, or null
+		raw, _ := body.Get(name)
+		if string(raw) == "null" {
+			return nil
 		}
+		return raw
+	}
+	prompt, input := given("prompt"), given("input")
+	stored := bytes.HasPrefix(prompt, []byte("{")) // a prompt that responses name by its id
+	turns := bytes.HasPrefix(bytes.TrimLeft(input, "[ \t\r\n"), []byte("{"))
+	switch {
+	case given("messages") != nil:
+		return governance.RouteChat
+	case prompt != nil && !stored:
+		return governance.RouteCompletions
+	case stored || turns:
+		return governance.RouteResponses
+	case input == nil:
 		return ""
 	}
-	if ok || bytes.HasPrefix(bytes.TrimLeft(input, "[ \t\r\n"), []byte("{")) {
-		return governance.RouteResponses
-	}
 	for _, name := range onlyResponses {
-		if _, ok := body.Get(name); ok {
+		if given(name) != nil {
 			return governance.RouteResponses
 		}
 	}

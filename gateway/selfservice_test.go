@@ -130,6 +130,7 @@ func TestEstimate_FindsTheRouteOfABody(t *testing.T) {
 		{`{"model":"m","input": [ {"role":"user","content":"hi"}]}`, "", 4096},
 		{`{"model":"m","input":["hi","ho"],"max_tokens":7}`, "", 0},
 		{`{"model":"m","input":[1,2]}`, "", 0},
+		{`{"model":"m","input":"hi","prompt":null,"tools":null}`, "", 0},
 		{`{"model":"m","input":"hi"}`, "?route=responses", 4096},
 		{`{"model":"m","input":"hi","stream":false}`, "?route=moderations", 0},
 	} {
