@@ -92,6 +92,9 @@ func (u upstreams) checkURL(text string) error {
 			return invalidField(field, "has a port that does not exist")
 		}
 	}
+	if isLinkLocal(base.Hostname()) {
+		return invalidField(field, "names a link-local address, where clouds keep the credentials of machines")
+	}
 	if isPrivateHost(base.Hostname()) {
 		if !u.private {
 			return invalidField(field, "names a loopback or private address, which this server does not allow: start it with TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true")
@@ -116,6 +119,17 @@ func isPrivateHost(host string) bool {
 	}
 	ip = ip.Unmap()
 	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback()
+}
+
+// isLinkLocal reports whether a host is an address on its own link, or the one of instance metadata beside these. No provider
+// is there, whatever else a server allows.
+func isLinkLocal(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	ip = ip.WithZone("").Unmap()
+	return ip.IsLinkLocalUnicast() || ip == netip.MustParseAddr("fd00:ec2::254")
 }
 
 func (s *server) providers() resource[governance.Provider, provider] {

@@ -18,8 +18,9 @@ import (
 // fixedMembers is the key of an operation's metadata under which stand the members that PATCH cannot change.
 const fixedMembers = "fixed members"
 
-// updateAttempts is how often an update without If-Match is tried against concurrent ones.
-const updateAttempts = 5
+// updateAttempts is how often an update without If-Match is tried against concurrent ones. Each that fails means that another
+// one succeeded, so this many can come at the same time.
+const updateAttempts = 32
 
 // Stamps is what every resource carries besides its own members.
 type Stamps struct {

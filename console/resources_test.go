@@ -1,7 +1,9 @@
 package console
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -317,6 +319,25 @@ func TestLimit_WhatCanNeverCountIsRefused(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, e.send(http.MethodPatch, "/limits/"+id, object{"thresholds": []int{2, 1}}).status)
 }
 
+func TestUpdate_ParallelOnesWithoutIfMatchAllSucceed(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	id := e.create("/organizations", object{"name": "o"})
+	const writers = 12
+	statuses := make(chan int, writers)
+	for i := range writers {
+		r := e.request(http.MethodPatch, "/organizations/"+id, object{"name": fmt.Sprint("name ", i)})
+		go func() {
+			w := httptest.NewRecorder()
+			e.handler.ServeHTTP(w, r)
+			statuses <- w.Code
+		}()
+	}
+	for range writers {
+		require.Equal(t, http.StatusOK, <-statuses)
+	}
+}
+
 func TestProvider_CredentialsGoInAndNeverComeOut(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -367,6 +388,11 @@ func TestProvider_URLsThatLeadElsewhereAreRefused(t *testing.T) {
 
 	private := newEnv(t, func(o *Options) { o.PrivateUpstreams = true })
 	require.Equal(t, http.StatusCreated, private.send(http.MethodPost, "/providers", body("http://127.0.0.1:9000/v1")).status)
+	for _, url := range []string{"http://169.254.169.254/latest", "http://[fe80::1]/", "http://[fd00:ec2::254]/", "http://[::ffff:169.254.169.254]/"} {
+		a := private.send(http.MethodPost, "/providers", body(url))
+		require.Equal(t, http.StatusBadRequest, a.status, url)
+		require.Contains(t, a.text, "link-local", url)
+	}
 }
 
 func TestModel_TargetsAreOrderedAndShared(t *testing.T) {
