@@ -20,6 +20,17 @@ type named struct {
 	Name string `json:"name"`
 }
 
+// Schema is that of the two members, or null: rows name what they have not, too.
+func (named) Schema(huma.Registry) *huma.Schema {
+	text := func() *huma.Schema { return &huma.Schema{Type: huma.TypeString} }
+	s := &huma.Schema{
+		Type: huma.TypeObject, Nullable: true, Properties: map[string]*huma.Schema{"id": text(), "name": text()},
+		Required: []string{"id", "name"}, AdditionalProperties: false,
+	}
+	s.PrecomputeMessages()
+	return s
+}
+
 // refOf is nil where a reference points at nothing.
 func refOf(r governance.Ref) *named {
 	if r.IsZero() {
@@ -36,17 +47,17 @@ type spendRow struct {
 	Kind          string             `json:"kind"`
 	Outcome       string             `json:"outcome"`
 	UsageSource   string             `json:"usage_source"`
-	Organization  *named             `json:"organization,omitempty"`
-	Team          *named             `json:"team,omitempty"`
-	Key           *named             `json:"key,omitempty"`
-	User          *named             `json:"user,omitempty"`
+	Organization  *named             `json:"organization"`
+	Team          *named             `json:"team"`
+	Key           *named             `json:"key"`
+	User          *named             `json:"user"`
 	EndUser       *string            `json:"end_user"`
 	Route         string             `json:"route"`
 	Model         string             `json:"model" doc:"What was asked for"`
 	Provider      string             `json:"provider"`
 	UpstreamModel string             `json:"upstream_model" doc:"What ran"`
 	Quantities    map[string]int64   `json:"quantities" doc:"Unit to number"`
-	UnitPrices    map[string]decimal `json:"unit_prices" doc:"Unit to US dollars per million"`
+	UnitPrices    map[string]decimal `json:"unit_prices" doc:"Unit to US dollars per million, of the units in quantities"`
 	PriceVersion  *string            `json:"price_version" doc:"null: unpriced"`
 	CostUSD       string             `json:"cost_usd" doc:"Negative where it gives back"`
 	AdmittedAt    time.Time          `json:"admitted_at"`
@@ -63,9 +74,14 @@ func viewSpendRow(r governance.SpendRow) spendRow {
 		Outcome: string(r.Outcome), UsageSource: string(r.Source), Organization: refOf(r.Origin.Organization),
 		Team: refOf(r.Origin.Team), Key: refOf(r.Origin.Key), User: refOf(r.Origin.User), EndUser: textOf(r.EndUser),
 		Route: r.Origin.Route, Model: r.Origin.Model, Provider: r.Origin.Provider, UpstreamModel: r.Origin.UpstreamModel,
-		Quantities: r.Quantities.ByName(), UnitPrices: viewUnitPrices(r.Prices), PriceVersion: textOf(r.PriceID),
+		Quantities: r.Quantities.ByName(), UnitPrices: make(map[string]decimal), PriceVersion: textOf(r.PriceID),
 		CostUSD: r.Cost.String(), AdmittedAt: r.AdmittedAt.UTC(), SettledAt: r.SettledAt.UTC(), Corrects: textOf(r.Corrects),
 		Tags: r.Tags, Actor: r.Actor, Reason: r.Reason,
+	}
+	for u, n := range r.Quantities {
+		if n != 0 {
+			v.UnitPrices[governance.Unit(u).String()] = decimal(r.Prices[u].String())
+		}
 	}
 	if v.Tags == nil {
 		v.Tags = map[string]string{}
