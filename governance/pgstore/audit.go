@@ -37,7 +37,7 @@ type auditRow struct {
 
 // Rows lists audit rows, newest first. An actor who is bound to an organization sees only what happened to its rows.
 func (s *Audit) Rows(ctx context.Context, by governance.Actor, f governance.AuditFilter, p governance.Page) ([]governance.AuditRow, string, error) {
-	after, err := parseCursor(p.Cursor)
+	after, err := parseCursor("audit", p.Cursor)
 	if err != nil {
 		return nil, "", err
 	}
@@ -54,7 +54,7 @@ func (s *Audit) Rows(ctx context.Context, by governance.Actor, f governance.Audi
 	next := ""
 	if len(rows) > size {
 		rows = rows[:size]
-		next = cursor(rows[size-1].Num)
+		next = cursor("audit", rows[size-1].Num)
 	}
 	list := make([]governance.AuditRow, 0, len(rows))
 	for _, r := range rows {

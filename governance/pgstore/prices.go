@@ -84,7 +84,7 @@ func (s *Prices) Get(ctx context.Context, id string) (governance.PriceVersion, e
 
 // List returns a page of versions, newest first, of one provider and model where they are given.
 func (s *Prices) List(ctx context.Context, provider, upstreamModel string, p governance.Page) ([]governance.PriceVersion, string, error) {
-	after, err := parseCursor(p.Cursor)
+	after, err := parseCursor("prices", p.Cursor)
 	if err != nil {
 		return nil, "", err
 	}
@@ -100,7 +100,7 @@ func (s *Prices) List(ctx context.Context, provider, upstreamModel string, p gov
 	next := ""
 	if len(rows) > size {
 		rows = rows[:size]
-		next = cursor(rows[size-1].Num)
+		next = cursor("prices", rows[size-1].Num)
 	}
 	list := make([]governance.PriceVersion, 0, len(rows))
 	for _, r := range rows {

@@ -77,7 +77,7 @@ type spendKey struct {
 
 // cursor hides where the next page begins.
 func (k spendKey) cursor() string {
-	place := binary.BigEndian.AppendUint64(nil, uint64(k.SettledAt.UnixMicro()))                     // read back alike
+	place := binary.BigEndian.AppendUint64([]byte("spend"), uint64(k.SettledAt.UnixMicro()))         // read back alike
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(place, uint64(k.Seq))) // read back alike
 }
 
@@ -86,9 +86,9 @@ func parseSpendCursor(s string) (at *time.Time, seq int64, err error) {
 	if s == "" {
 		return nil, 0, nil
 	}
-	place, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(place) != 16 {
-		return nil, 0, invalid("cursor", "is not one that a list returned")
+	place, err := placeOf("spend", s, 16)
+	if err != nil {
+		return nil, 0, err
 	}
 	settled := time.UnixMicro(int64(binary.BigEndian.Uint64(place))) // written alike
 	return &settled, int64(binary.BigEndian.Uint64(place[8:])), nil  // written alike

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -154,7 +155,7 @@ func (t *table[T, R]) List(ctx context.Context, by governance.Actor, f governanc
 }
 
 func (t *table[T, R]) page(ctx context.Context, by governance.Actor, f governance.ListFilter, p governance.Page) ([]R, string, error) {
-	after, err := parseCursor(p.Cursor)
+	after, err := parseCursor(t.resource, p.Cursor)
 	if err != nil {
 		return nil, "", err
 	}
@@ -173,7 +174,7 @@ func (t *table[T, R]) page(ctx context.Context, by governance.Actor, f governanc
 		return rows, "", nil
 	}
 	rows = rows[:size]
-	return rows, cursor(rows[size-1].key().Num), nil
+	return rows, cursor(t.resource, rows[size-1].key().Num), nil
 }
 
 // insert adds a row and notes it.
@@ -278,20 +279,31 @@ func (t *table[T, R]) remove(ctx context.Context, c *change, before R) error {
 	return nil
 }
 
-// cursor hides a row number from clients, who must not build on it.
-func cursor(num int64) string {
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(num))) // read back alike
+// cursor hides a row number from clients, who must not build on it. It carries whose it is: the numbers of one list mean
+// nothing in another.
+func cursor(of string, num int64) string {
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64([]byte(of), uint64(num))) // read back alike
 }
 
-func parseCursor(s string) (int64, error) {
+func parseCursor(of, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(b) != 8 {
-		return 0, invalid("cursor", "is not one that a list returned")
+	place, err := placeOf(of, s, 8)
+	if err != nil {
+		return 0, err
 	}
-	return int64(binary.BigEndian.Uint64(b)), nil // written alike
+	return int64(binary.BigEndian.Uint64(place)), nil // written alike
+}
+
+// placeOf takes a cursor of a list apart.
+func placeOf(of, s string, size int) ([]byte, error) {
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	place, ok := bytes.CutPrefix(b, []byte(of))
+	if err != nil || !ok || len(place) != size {
+		return nil, invalid("cursor", "is not one that this list returned")
+	}
+	return place, nil
 }
 
 // instant reads a nullable time: NULL is the zero time.

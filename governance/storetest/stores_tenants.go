@@ -252,6 +252,16 @@ func aCursorThatNobodyReturnedIsRefused(t *testing.T, s Stores) {
 		_, _, err = s.Audit.Rows(t.Context(), platform, governance.AuditFilter{}, governance.Page{Limit: 1, Cursor: cursor})
 		requireField(t, err, "cursor")
 	}
+	for _, name := range []string{"a", "b"} {
+		newOrganization(t, s, name)
+	}
+	_, next, err := s.Organizations.List(t.Context(), platform, governance.ListFilter{}, governance.Page{Limit: 1})
+	require.NoError(t, err)
+	require.NotEmpty(t, next)
+	_, _, err = s.Teams.List(t.Context(), platform, governance.ListFilter{}, governance.Page{Limit: 1, Cursor: next})
+	requireField(t, err, "cursor")
+	_, _, err = s.Audit.Rows(t.Context(), platform, governance.AuditFilter{}, governance.Page{Limit: 1, Cursor: next})
+	requireField(t, err, "cursor")
 }
 
 func textThatCannotBeStored(t *testing.T, s Stores) {
