@@ -92,7 +92,7 @@ func (b keyBody) row() (governance.VirtualKey, error) {
 	case b.TeamID == "" && b.OrganizationID == "":
 		return k, invalidField("team_id", "team_id or organization_id is needed")
 	case b.TeamID != "" && b.OrganizationID != "":
-		return k, invalidField("organization_id", "goes without team_id only: a team's organization is known")
+		return k, invalidField("organization_id", "must be left out where team_id is given: the key belongs to the team's organization")
 	case b.TeamID != "":
 		k.Team = governance.Ref{ID: b.TeamID}
 	default:

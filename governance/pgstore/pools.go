@@ -196,6 +196,32 @@ type Privileges struct {
 // OverPrivileged reports whether the role may do more than the data plane needs.
 func (p *Privileges) OverPrivileged() bool { return len(p.Excess) > 0 }
 
+// Summary says the excess in a few words: tables of one sort are counted.
+func (p *Privileges) Summary() string {
+	var said []string
+	for _, verb := range []string{"may write", "owns"} {
+		of := 0
+		for _, e := range p.Excess {
+			if strings.HasPrefix(e, verb+" ") {
+				of++
+			}
+		}
+		switch of {
+		case 0:
+		case 1:
+			said = append(said, verb+" 1 table or view of Tollgate")
+		default:
+			said = append(said, fmt.Sprintf("%s %d tables and views of Tollgate", verb, of))
+		}
+	}
+	for _, e := range p.Excess {
+		if !strings.HasPrefix(e, "may write ") && !strings.HasPrefix(e, "owns ") {
+			said = append(said, e)
+		}
+	}
+	return strings.Join(said, ", ")
+}
+
 // ReadPrivileges looks at what the role of the pool may do.
 func ReadPrivileges(ctx context.Context, pool *pgxpool.Pool) (Privileges, error) {
 	return read(ctx, pool, func(ctx context.Context, q querier) (Privileges, error) {

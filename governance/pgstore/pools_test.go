@@ -283,3 +283,9 @@ func TestVerifySecrets_RingsHaveWhatIsInUse(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, VerifySecrets(t.Context(), gateway, append(f.keys.Checks(), otherPeppers.Checks()...)...), "a revoked key needs no pepper")
 }
+
+func TestPrivileges_AreSummedUp(t *testing.T) {
+	t.Parallel()
+	p := Privileges{Excess: []string{"is superuser", "may write tollgate.limits", "may write tollgate.teams", "owns ledger.meters"}}
+	require.Equal(t, "may write 2 tables and views of Tollgate, owns 1 table or view of Tollgate, is superuser", p.Summary())
+}

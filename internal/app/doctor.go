@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/tollgate-gateway/tollgate/governance/pgstore"
 	"github.com/tollgate-gateway/tollgate/internal/config"
@@ -76,12 +75,12 @@ func role(ctx context.Context, a *App) Finding {
 		return Finding{Name: "role", OK: true, Says: p.Role + " may do no more than the data plane needs"}
 	case a.control != nil:
 		return Finding{
-			Name: "role", OK: true, Says: p.Role + " may also " + strings.Join(p.Excess, ", "),
+			Name: "role", OK: true, Says: p.Role + " may do more than the data plane needs: it " + p.Summary(),
 			Advice: "run data plane and control plane as two processes, each with its own role",
 		}
 	}
 	return Finding{
-		Name: "role", Says: p.Role + " may also " + strings.Join(p.Excess, ", "),
+		Name: "role", Says: p.Role + " may do more than the data plane needs: it " + p.Summary(),
 		Advice: "point DATABASE_URL at the role tollgate_gateway",
 	}
 }

@@ -77,6 +77,9 @@ func (a *applyCommand) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	if a.DryRun && len(p.steps) > 0 {
+		if len(p.steps) == 1 {
+			return &DifferenceError{"tollgate: 1 change is not applied yet"}
+		}
 		return &DifferenceError{fmt.Sprintf("tollgate: %d changes are not applied yet", len(p.steps))}
 	}
 	return nil
