@@ -171,11 +171,13 @@ func (c *spendCommand) Run(ctx context.Context, k *kong.Context) error {
 func (c *spendCommand) sums(k *kong.Context, items []object) error {
 	var columns []column
 	for _, g := range c.GroupBy {
-		path := "group." + g
+		title, path := strings.ToUpper(g), "group."+g
 		if slices.Contains([]string{"organization", "team", "key", "user"}, g) {
-			path += "_name"
+			// Names can be alike in different organizations; ids tell them apart.
+			columns = append(columns, column{title, path + "_name"})
+			title += " ID"
 		}
-		columns = append(columns, column{strings.ToUpper(g), path})
+		columns = append(columns, column{title, path})
 	}
 	columns = append(columns, column{"REQUESTS", "requests"}, column{"INPUT TOKENS", "input_tokens"},
 		column{"OUTPUT TOKENS", "output_tokens"}, column{"USD", "cost_usd"})

@@ -325,3 +325,16 @@ func TestDocs_CommandsExist(t *testing.T) {
 	}
 	require.Positive(t, shown)
 }
+
+func TestSpend_GroupsOfOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	k := &kong.Context{Kong: &kong.Kong{Stdout: &out}}
+	c := &spendCommand{GroupBy: []string{"team"}}
+	c.Output = "table"
+	require.NoError(t, c.sums(k, []object{
+		{"group": object{"team": "team_A", "team_name": "research"}}, {"group": object{"team": "team_B", "team_name": "research"}},
+	}))
+	require.Contains(t, out.String(), "team_A")
+	require.Contains(t, out.String(), "team_B")
+}
