@@ -67,7 +67,7 @@ func (a *App) contact(ctx context.Context) error {
 		}
 		a.state.reason.Store(&wait.reason)
 		if text := err.Error(); text != logged {
-			a.log.Warn().Err(err).Msg("waiting for the database")
+			a.log.Warn().Err(err).Msg("not ready yet")
 			logged = text
 		}
 		timer := time.NewTimer(contactRetry)
