@@ -86,8 +86,8 @@ func TestBucket_EqualsExactArithmetic(t *testing.T) {
 	})
 }
 
-// TestBucket_AdmitsNoMoreThanItsBound checks I11: in any interval capacity + refill at most.
-func TestBucket_AdmitsNoMoreThanItsBound(t *testing.T) {
+// TestF067_BucketAdmitsNoMoreThanItsBoundOverAnyInterval checks I11: in any interval capacity + refill at most.
+func TestF067_BucketAdmitsNoMoreThanItsBoundOverAnyInterval(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		per := rapid.SampledFrom(periods).Draw(t, "per")
