@@ -42,6 +42,8 @@ var borders = map[string][]string{
 	"internal/app":           {"governance/...", "plugins/...", "providers/...", "gateway", "console", "migrations", "internal/..."},
 	"internal/cli":           {"governance", "internal/..."},
 	"internal/devdb":         {"internal/..."},
+	"internal/fleet":         {"internal/devdb"},
+	"internal/loadtest":      {"internal/fleet", "internal/devdb"},
 	"internal/mock":          {},
 	"internal/pgtest":        {"migrations", "internal/..."},
 	"internal/e2e":           {"governance/...", "internal/..."},
@@ -52,7 +54,7 @@ var borders = map[string][]string{
 var reserved = map[string][]string{
 	"github.com/labstack/echo/v4":          {"gateway", "console"},
 	"github.com/danielgtaylor/huma/v2":     {"console"},
-	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app"},
+	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app", "internal/loadtest"},
 	"github.com/golang-migrate/migrate/v4": {"governance/pgstore"},
 	"github.com/prometheus/client_golang":  {"internal/app"},
 	"github.com/rs/zerolog/log":            {},
