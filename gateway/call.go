@@ -50,6 +50,7 @@ type call struct {
 	bytesOut   int64
 	notOurs    time.Duration // time that the client and the upstreams took
 	overhead   time.Duration
+	admission  time.Duration // of all attempts: what the limits took
 	stream     stream    // of an answer that is one
 	writeUntil time.Time // write deadline as last set
 	abort      bool      // the connection must end without a clean end
@@ -347,11 +348,19 @@ func (c *call) begin(status int) {
 	c.firstByte = time.Since(c.Received)
 	c.overhead = c.firstByte - c.notOurs
 	h := c.w.Header()
-	h.Set("X-Tollgate-Overhead-Ms", strconv.FormatFloat(float64(c.overhead.Microseconds())/1000, 'f', 3, 64))
+	h.Set("X-Tollgate-Overhead-Ms", milliseconds(c.overhead))
+	if c.admission > 0 {
+		h.Set("X-Tollgate-Limiter-Ms", milliseconds(c.admission))
+	}
 	if len(c.warnings) > 0 {
 		h.Set("X-Tollgate-Warnings", strings.Join(c.warnings, ", "))
 	}
 	c.w.WriteHeader(status)
+}
+
+// milliseconds writes a time to the microsecond.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', 3, 64)
 }
 
 // answerJSON sends a whole answer.

@@ -106,7 +106,9 @@ func (c *call) reserve(t *governance.Target) (*attempt, error) {
 		}
 		began := time.Now()
 		reservation, err := c.g.ledger.Reserve(c.ctx(), request)
-		took := time.Since(began).Seconds()
+		spent := time.Since(began)
+		c.admission += spent
+		took := spent.Seconds()
 		if err == nil {
 			c.g.metrics.admission(took, "admitted")
 			c.g.catalogs.Notice(reservation.ConfigVersion)

@@ -31,6 +31,7 @@ func TestServe_Unary(t *testing.T) {
 	require.Equal(t, "provider-1", a.Header.Get("X-Tollgate-Provider"))
 	require.Equal(t, "mock-small", a.Header.Get("X-Tollgate-Model"))
 	require.NotEmpty(t, a.Header.Get("X-Tollgate-Overhead-Ms"))
+	require.NotEmpty(t, a.Header.Get("X-Tollgate-Limiter-Ms"))
 
 	r := b.ledger.admitted()[0]
 	require.Equal(t, a.Header.Get("X-Request-Id"), r.Origin.RequestID.String())
