@@ -25,6 +25,7 @@ type commands struct {
 	Migrate migrateCommand `cmd:"" help:"Bring the database's schema up to date, or show its state." group:"Run:"`
 	Config  configCommand  `cmd:"" help:"Check or show the settings." group:"Run:"`
 	Doctor  doctorCommand  `cmd:"" help:"Check database, privileges and secrets, and say what to do." group:"Run:"`
+	Drill   drillCommand   `cmd:"" help:"Break a Tollgate of its own and show that the promises hold." group:"Run:"`
 	Mock    mockCommand    `cmd:"" help:"Run the scripted upstream that demos and tests use." group:"Run:"`
 	Version versionCommand `cmd:"" help:"Print the version." group:"Run:"`
 

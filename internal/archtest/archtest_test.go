@@ -43,6 +43,7 @@ var borders = map[string][]string{
 	"internal/cli":           {"governance", "internal/..."},
 	"internal/devdb":         {"internal/..."},
 	"internal/fleet":         {"internal/devdb"},
+	"internal/drill":         {"internal/fleet"},
 	"internal/loadtest":      {"internal/fleet", "internal/devdb"},
 	"internal/mock":          {},
 	"internal/pgtest":        {"migrations", "internal/..."},
