@@ -61,36 +61,55 @@ func write(ctx context.Context, pool *pgxpool.Pool, by governance.Actor, do func
 func within(ctx context.Context, pool *pgxpool.Pool, o pgx.TxOptions, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	conn, err := acquire(ctx, pool)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	err = pgx.BeginTxFunc(ctx, conn, o, func(tx pgx.Tx) error { return do(ctx, tx) })
-	return translate(err)
+	begun := false
+	_, err := onConnection(ctx, pool, func(conn *pgxpool.Conn) (struct{}, error) {
+		return struct{}{}, translate(pgx.BeginTxFunc(ctx, conn, o, func(tx pgx.Tx) error {
+			begun = true
+			return do(ctx, tx)
+		}))
+	}, func() bool { return !begun })
+	return err
 }
 
 func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
 	conn, err := pool.Acquire(ctx)
+	if refusesParameter(err) { // now the pool knows what to leave out
+		conn, err = pool.Acquire(ctx)
+	}
 	if err != nil {
 		return nil, translate(fmt.Errorf("acquire connection: %w", err))
 	}
 	return conn, nil
 }
 
-// read runs do on a connection of the pool.
+// read runs do on a connection of the pool. do may run twice, so what it writes, if anything, must bear that.
 func read[V any](ctx context.Context, pool *pgxpool.Pool, do func(context.Context, querier) (V, error)) (V, error) {
-	var none V
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
+	return onConnection(ctx, pool, func(conn *pgxpool.Conn) (V, error) { return do(ctx, conn) }, func() bool { return true })
+}
+
+// onConnection runs do on a connection of the pool. One that turns out to have been cut is replaced once, if do may be
+// repeated: idle connections do not notice the end of their server.
+func onConnection[V any](ctx context.Context, pool *pgxpool.Pool, do func(*pgxpool.Conn) (V, error), repeatable func() bool) (V, error) {
+	var v V
 	conn, err := acquire(ctx, pool)
 	if err != nil {
-		return none, err
+		return v, err
+	}
+	v, err = do(conn)
+	conn.Release()
+	if !wasCut(err) || !repeatable() {
+		return v, err
+	}
+	pool.Reset() // what cut one connection has mostly cut the idle ones too
+	if conn, err = acquire(ctx, pool); err != nil {
+		return v, err
 	}
 	defer conn.Release()
-	return do(ctx, conn)
+	return do(conn)
 }
 
 // record writes audit rows, changed rows and the notification of a change.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,6 +84,19 @@ func away(err error) bool {
 	return pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, pgx.ErrTxClosed)
+}
+
+// wasCut reports whether a connection ended, rather than that nothing came over it or none could be made.
+func wasCut(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok || err == nil {
+		return false
+	}
+	switch faultCode(err) {
+	case "57P01", "57P02": // admin_shutdown, crash_shutdown
+		return true
+	}
+	return !errors.Is(err, context.DeadlineExceeded) && (pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET))
 }
 
 // first returns the only row of an answer.

@@ -8,9 +8,11 @@ import (
 	command "os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tollgate-gateway/tollgate/internal/secret"
@@ -65,8 +67,8 @@ type Options struct {
 	// ConnLife is the age at which a connection is replaced, so that a rotated password is soon the only one in use; 0: 15
 	// minutes.
 	ConnLife time.Duration
-	// TimeoutsOnRole says that lock_timeout and statement_timeout are set on the role and must not be sent as start-up
-	// parameters, since a transaction pooler would refuse them. They are verified either way.
+	// TimeoutsOnRole says that lock_timeout and statement_timeout are set on the role and need not be sent as start-up
+	// parameters. They are verified either way.
 	TimeoutsOnRole bool
 	// LockTimeout and StatementTimeout are sent at the start of sessions; 0: the defaults. The DSN's own win.
 	LockTimeout, StatementTimeout time.Duration
@@ -74,6 +76,7 @@ type Options struct {
 
 // Open builds a pool. No connection is made before the first use, and one that was idle for five seconds is closed by the next check.
 // Statements go in exec mode, which leaves nothing on the server between round trips: transaction poolers may stand between.
+// One that refuses time-outs as start-up parameters gets none; then the role must have them.
 func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(o.DSN.Reveal())
 	if err != nil {
@@ -93,7 +96,20 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	// idle process would never close its second connection.
 	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, 2*idleLife
 	o.configure(config.ConnConfig)
-	config.BeforeConnect = o.beforeConnect
+	var refused atomic.Bool
+	onPgError := config.ConnConfig.OnPgError
+	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, fault *pgconn.PgError) bool {
+		if refusesParameter(fault) {
+			refused.Store(true)
+		}
+		return onPgError(conn, fault)
+	}
+	config.BeforeConnect = func(ctx context.Context, config *pgx.ConnConfig) error {
+		if refused.Load() {
+			leaveTimeoutsOut(config)
+		}
+		return o.beforeConnect(ctx, config)
+	}
 	config.AfterConnect = verifyTimeouts
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -113,6 +129,10 @@ func (o Options) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
+	if refusesParameter(err) {
+		leaveTimeoutsOut(config)
+		conn, err = pgx.ConnectConfig(ctx, config)
+	}
 	if err != nil {
 		return nil, translate(fmt.Errorf("connect: %w", err))
 	}
@@ -136,6 +156,17 @@ func (o Options) configure(config *pgx.ConnConfig) {
 	}
 	setDefault(config.RuntimeParams, "lock_timeout", fmt.Sprintf("%dms", lock.Milliseconds()))
 	setDefault(config.RuntimeParams, "statement_timeout", fmt.Sprintf("%dms", statement.Milliseconds()))
+}
+
+// refusesParameter reports whether a pooler let nobody in because of what was sent at the start of the session.
+func refusesParameter(err error) bool {
+	fault, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && fault.Code == "08P01" && strings.Contains(fault.Message, "startup parameter")
+}
+
+func leaveTimeoutsOut(config *pgx.ConnConfig) {
+	delete(config.RuntimeParams, "lock_timeout")
+	delete(config.RuntimeParams, "statement_timeout")
 }
 
 func setDefault(m map[string]string, key, value string) {

@@ -289,3 +289,25 @@ func TestPrivileges_AreSummedUp(t *testing.T) {
 	p := Privileges{Excess: []string{"is superuser", "may write tollgate.limits", "may write tollgate.teams", "owns ledger.meters"}}
 	require.Equal(t, "may write 2 tables and views of Tollgate, owns 1 table or view of Tollgate, is superuser", p.Summary())
 }
+
+// F205: a session that was ended while it was idle costs no caller anything.
+func TestF205_StoresOutliveACutOfIdleConnections(t *testing.T) {
+	t.Parallel()
+	superuser := pgtest.New(t)
+	pool := openPool(t, Options{DSN: secret.New(superuser.Config().ConnString())})
+	store := NewOrganizations(pool)
+	made, err := store.Create(t.Context(), admin, governance.Organization{Name: "one"})
+	require.NoError(t, err)
+	cut := func() {
+		_, err := superuser.Exec(t.Context(), `
+			SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'tollgate'`)
+		require.NoError(t, err)
+	}
+	cut()
+	_, err = store.Get(t.Context(), admin, made.ID)
+	require.NoError(t, err)
+	cut()
+	_, err = store.Create(t.Context(), admin, governance.Organization{Name: "two"})
+	require.NoError(t, err)
+}

@@ -12,11 +12,25 @@ type Server struct {
 	Major   int    `db:"major"`
 	// Durable reports whether what it has acknowledged outlives a crash (fsync, full_page_writes).
 	Durable bool `db:"durable"`
+	// Connections is how many sessions ordinary roles may have at once.
+	Connections int `db:"connections"`
+	// Backend is the process that answered.
+	Backend int64 `db:"backend"`
+	// Pooled reports whether sessions are not the server's own: a pooler stands between.
+	Pooled bool `db:"-"`
 }
 
 // ReadServer asks the server of a pool what it is.
 func ReadServer(ctx context.Context, pool *pgxpool.Pool) (Server, error) {
-	return read(ctx, pool, func(ctx context.Context, q querier) (Server, error) {
-		return one[Server](ctx, q, "server", nil)
-	})
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	conn, err := acquire(ctx, pool)
+	if err != nil {
+		return Server{}, err
+	}
+	defer conn.Release()
+	s, err := one[Server](ctx, conn, "server", nil)
+	// Poolers tell their clients process numbers of their own.
+	s.Pooled = s.Backend != int64(conn.Conn().PgConn().PID())
+	return s, err
 }

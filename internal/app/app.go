@@ -175,6 +175,7 @@ func (a *App) openPools(ctx context.Context) (err error) {
 			return fmt.Errorf("TOLLGATE_DATABASE_CONTROL_URL: %w", err)
 		}
 	}
+	a.observePools()
 	return nil
 }
 

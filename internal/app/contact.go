@@ -45,6 +45,7 @@ func (a *App) prepare(ctx context.Context) error {
 	if err := a.contact(ctx); err != nil {
 		return err
 	}
+	a.warnOfConnections(ctx)
 	a.state.contacted.Store(true)
 	return nil
 }
@@ -86,6 +87,10 @@ func (a *App) tryContact(ctx context.Context) error {
 	pool := a.data
 	if a.control != nil {
 		pool = a.control
+	}
+	// Both pools, since each may lead another way.
+	if _, err := pgstore.ReadServer(ctx, a.data); err != nil {
+		return &notYetError{"the database cannot be reached", err}
 	}
 	have, dirty, err := pgstore.SchemaVersion(ctx, pool)
 	if err != nil {

@@ -63,6 +63,9 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	} else {
 		found = append(found, Finding{Name: "secrets", OK: true, Says: "peppers and encryption keys fit the database"})
 	}
+	if connections, err := a.examineConnections(ctx, pool, server); err == nil {
+		found = append(found, connections)
+	}
 	return append(found, role(ctx, a))
 }
 
