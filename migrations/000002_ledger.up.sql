@@ -107,7 +107,10 @@ CREATE TABLE ledger.reservations (
     leg_reserved bigint[] NOT NULL,
 
     PRIMARY KEY (attempt_id)
-) PARTITION BY RANGE (attempt_id);
+) WITH (
+    -- Each row lives for one request only.
+    autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1
+);
 
 CREATE SEQUENCE ledger.row_seq;
 
@@ -179,11 +182,12 @@ CREATE TABLE ledger.rows (
     CHECK (kind IN ('late_adjustment', 'correction', 'credit') OR cost >= 0 AND 0 <= ALL (quantities)),
     CHECK (0 <= ALL (leg_reserved))
 ) PARTITION BY RANGE (attempt_id);
--- Lists: newest first is ORDER BY settled_at DESC, seq DESC.
-CREATE INDEX rows_organization ON ledger.rows (organization_id, settled_at, seq);
-CREATE INDEX rows_team ON ledger.rows (team_id, settled_at, seq) WHERE team_id <> 0;
+-- Lists: newest first is ORDER BY settled_at DESC, seq DESC. Every settlement pays for every index here, so there is one by
+-- key, and one by end user for those who name any; lists of organizations, teams, models and providers find their keys and
+-- hours in the roll-ups. The last one is about places in the file: rows lie nearly in the order of these columns.
 CREATE INDEX rows_key ON ledger.rows (key_id, settled_at, seq);
-CREATE INDEX rows_request ON ledger.rows (request_id);
+CREATE INDEX rows_end_user ON ledger.rows (end_user_id, settled_at, seq) WHERE end_user_id <> 0;
+CREATE INDEX rows_place ON ledger.rows USING brin (seq, settled_at, request_id uuid_minmax_multi_ops);
 
 -- What clients said about their requests. It shares no transaction and no reference with money, and may be erased.
 CREATE TABLE ledger.attribution (
@@ -195,7 +199,6 @@ CREATE TABLE ledger.attribution (
     raw_usage       bytea, -- the provider's usage object as it came
     PRIMARY KEY (attempt_id)
 ) PARTITION BY RANGE (attempt_id);
-CREATE INDEX attribution_request ON ledger.attribution (request_id);
 
 -- The least id that governance's ids can have at an instant.
 CREATE FUNCTION ledger.id_at(at timestamptz) RETURNS uuid
@@ -219,7 +222,6 @@ $$;
 CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON ledger.rows FOR EACH ROW EXECUTE FUNCTION ledger.refuse_change();
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.rows FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change();
 
-CREATE TABLE ledger.reservations_default PARTITION OF ledger.reservations DEFAULT;
 CREATE TABLE ledger.rows_default PARTITION OF ledger.rows DEFAULT;
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.rows_default FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change();
 CREATE TABLE ledger.attribution_default PARTITION OF ledger.attribution DEFAULT;
@@ -236,17 +238,13 @@ DECLARE
     part   text;
     made   int := 0;
 BEGIN
-    FOREACH parent IN ARRAY ARRAY['reservations', 'rows', 'attribution'] LOOP
+    FOREACH parent IN ARRAY ARRAY['rows', 'attribution'] LOOP
         FOR i IN 0..3 LOOP
             month := date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(months => i);
             part := parent || '_' || to_char(month, 'YYYYMM');
             CONTINUE WHEN to_regclass('ledger.' || part) IS NOT NULL;
             EXECUTE format('CREATE TABLE ledger.%I (LIKE ledger.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', part, parent);
-            IF parent = 'reservations' THEN
-                -- Each row lives for one request only.
-                EXECUTE format('ALTER TABLE ledger.%I SET (autovacuum_vacuum_scale_factor = 0.0, '
-                    'autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_insert_threshold = -1)', part);
-            ELSIF parent = 'rows' THEN
+            IF parent = 'rows' THEN
                 EXECUTE format('CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.%I '
                     'FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change()', part);
             END IF;

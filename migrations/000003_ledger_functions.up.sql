@@ -166,11 +166,13 @@ DECLARE
     epoch_ int;
     count_ int;
     -- admissions' meters
+    k_numbers int[]; -- 1, 2, …
     k_windows timestamptz[];
     k_known   boolean[];
     k_classes smallint[];
     k_room    bigint[];
     k_taken   bigint[];
+    m_numbers int[]; -- of k_…, to which the arrays m_… belong
     -- legs of the settlements
     l_settlements int[];
     l_limits   bigint[];
@@ -179,6 +181,10 @@ DECLARE
     l_classes  smallint[];
     l_held     bigint[]; -- what it holds still: 0 after an expiry
     l_booked   bigint[]; -- what it was charged last: reserved, or the actual of its provisional row
+    -- meters of present windows that take over from ended ones
+    t_limits   bigint[];
+    t_subjects bigint[];
+    t_windows  timestamptz[];
     -- all meters, in the order of their keys
     a_limits   bigint[];
     a_subjects bigint[];
@@ -186,7 +192,7 @@ DECLARE
     a_meters   int[];    -- the number among k_…, or NULL
     a_held     bigint[]; -- what the settlements take off held
     a_spent    bigint[]; -- what they add to spent
-    a_back     numeric[]; -- what they give back to a bucket
+    a_back     bigint[]; -- what they give back to a bucket
     o_levels   bigint[];
     o_refilled bigint[];
     o_spent    bigint[];
@@ -211,37 +217,53 @@ DECLARE
     i int; j int; k int; first int; last int; good boolean;
 BEGIN
     wrote := false;
-    SELECT s.epoch, c.version INTO epoch_, config_version FROM ledger.state AS s, tollgate.config_state AS c;
     units := CASE WHEN nr > 0 THEN cardinality(r_quantities) / nr WHEN ns > 0 THEN cardinality(s_quantities) / ns END;
+    -- An id carries the time it was made at; partitions and the sweeper's low water rely on it.
+    now_us := (extract(epoch FROM before) * 1000000)::bigint;
+    earliest := (lpad(to_hex(now_us / 1000 - 3600000), 12, '0') || repeat('0', 20))::uuid;
+    latest := (lpad(to_hex(now_us / 1000 + 60000), 12, '0') || repeat('0', 20))::uuid;
 
     -- The wanted meters. Kind, metric and windows of a limit never change, so they may be read before the locks.
     IF nk > 0 THEN
-        SELECT array_agg(l.id IS NOT NULL ORDER BY x.k),
-               array_agg(CASE WHEN l.kind = 'budget' THEN
-                   ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
-                       coalesce(l.window_anchor, l.created_at), before)
-                   ELSE '-infinity' END ORDER BY x.k),
-               array_agg(ledger.leg_class(l.kind, l.metric) ORDER BY x.k)
-        INTO k_known, k_windows, k_classes
-        FROM generate_series(1, nk) AS x (k)
-        LEFT JOIN tollgate.limits AS l ON l.id = k_limits[x.k];
-
-        SELECT array_agg(k_limits[x.k]), array_agg(k_subjects[x.k]), array_agg(k_windows[x.k])
-        INTO m_limits, m_subjects, m_windows
-        FROM generate_series(1, nk) AS x (k)
-        WHERE k_known[x.k] AND NOT EXISTS (
-            SELECT FROM ledger.meters AS m
-            WHERE m.limit_id = k_limits[x.k] AND m.subject = k_subjects[x.k] AND m.window_start = k_windows[x.k]);
+        SELECT array_agg(q.known), array_agg(q.window_start), array_agg(q.class),
+               array_agg(q.limit_id) FILTER (WHERE q.missing), array_agg(q.subject) FILTER (WHERE q.missing),
+               array_agg(q.window_start) FILTER (WHERE q.missing),
+               array_agg(q.k), (SELECT c.version FROM tollgate.config_state AS c)
+        INTO k_known, k_windows, k_classes, m_limits, m_subjects, m_windows, k_numbers, config_version
+        FROM (
+            SELECT w.*, w.known AND m.limit_id IS NULL AS missing
+            FROM (
+                SELECT k.k, k.limit_id, k.subject, l.id IS NOT NULL AS known, ledger.leg_class(l.kind, l.metric) AS class,
+                       CASE WHEN l.kind = 'budget' AND l.window_type <> 'total' THEN
+                           ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
+                               coalesce(l.window_anchor, l.created_at), before)
+                           ELSE '-infinity' END AS window_start
+                FROM unnest(k_limits, k_subjects) WITH ORDINALITY AS k (limit_id, subject, k)
+                LEFT JOIN tollgate.limits AS l ON l.id = k.limit_id
+                OFFSET 0 -- computed once, not once for each mention
+            ) AS w
+            LEFT JOIN ledger.meters AS m
+                ON m.limit_id = w.limit_id AND m.subject = w.subject AND m.window_start = w.window_start
+            OFFSET 0
+        ) AS q;
         IF m_limits IS NOT NULL AND NOT (p_careful AND p_skip_locked) THEN
             verdict := 'missing';
             RETURN;
         END IF;
+    ELSE
+        SELECT c.version INTO config_version FROM tollgate.config_state AS c;
     END IF;
 
     -- An attempt that has a row is not reserved again. A repeat after a lost reply comes with p_careful, and looks once the
     -- locks are held.
     IF nr > 0 AND NOT p_careful THEN
-        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) JOIN ledger.rows AS w ON w.attempt_id = r.id;
+        SELECT count(*) INTO count_
+        FROM unnest(r_ids) AS r (id)
+        CROSS JOIN LATERAL (
+            SELECT FROM ledger.rows AS w
+            WHERE w.attempt_id = r.id AND w.attempt_id >= earliest AND w.attempt_id < latest -- opens the partitions of this time only
+            LIMIT 1
+        ) AS w;
         IF count_ > 0 THEN
             verdict := 'conflict';
             RETURN;
@@ -252,8 +274,8 @@ BEGIN
     -- write that closes it.
     IF ns > 0 THEN
         SELECT count(DISTINCT s.i), array_agg(s.i), array_agg(g.limit_id), array_agg(g.subject), array_agg(g.window_start),
-               array_agg(g.class), array_agg(g.reserved), array_agg(g.reserved)
-        INTO count_, l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, l_booked
+               array_agg(g.class), array_agg(g.reserved), (SELECT e.epoch FROM ledger.state AS e)
+        INTO count_, l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, epoch_
         FROM unnest(s_ids) WITH ORDINALITY AS s (id, i)
         JOIN ledger.reservations AS r ON r.attempt_id = s.id AND r.state = 'open'
         LEFT JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes, r.leg_reserved)
@@ -262,6 +284,7 @@ BEGIN
             verdict := 'conflict';
             RETURN;
         END IF;
+        l_booked := l_held;
         s_status := array_fill(1::smallint, ARRAY[ns]);
     END IF;
     IF p_careful AND ns > 0 THEN
@@ -352,31 +375,20 @@ BEGIN
         END LOOP;
     END IF;
 
-    -- All meters of the batch with what the settlements do to them. Where a leg's window has ended, the present one is
-    -- among them, because it takes over what is overspent.
-    SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.window_start), array_agg(q.k), array_agg(q.held),
-           array_agg(q.spent), array_agg(q.back)
-    INTO a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back
-    FROM (
-        SELECT u.limit_id, u.subject, u.window_start, max(u.k) AS k, sum(u.held)::bigint AS held, sum(u.spent)::bigint AS spent,
-               sum(u.back) AS back
-        FROM (
-            SELECT k_limits[x.k] AS limit_id, k_subjects[x.k] AS subject, k_windows[x.k] AS window_start, x.k,
-                   0::bigint AS held, 0::bigint AS spent, 0::bigint AS back
-            FROM generate_series(1, nk) AS x (k)
-            WHERE k_known[x.k]
-            UNION ALL
-            SELECT l_limits[x.l], l_subjects[x.l], l_windows[x.l], NULL,
-                   CASE WHEN l_classes[x.l] >= 6 THEN l_held[x.l] ELSE 0 END,
-                   CASE WHEN l_classes[x.l] BETWEEN 6 AND 9 THEN
-                       CASE WHEN t.actual < 0 THEN l_booked[x.l] ELSE t.actual END - (l_booked[x.l] - l_held[x.l]) ELSE 0 END,
-                   CASE WHEN l_classes[x.l] < 6 AND t.actual >= 0 THEN l_booked[x.l] - t.actual ELSE 0 END
-            FROM generate_series(1, cardinality(l_limits)) AS x (l)
-            CROSS JOIN LATERAL (SELECT s_actual[(l_settlements[x.l] - 1) * 10 + l_classes[x.l]] AS actual) AS t
-            WHERE l_limits[x.l] IS NOT NULL AND s_status[l_settlements[x.l]] IN (1, 2)
-              AND (l_classes[x.l] >= 6 OR t.actual >= 0 AND t.actual <> l_booked[x.l])
-            UNION ALL
-            SELECT q.limit_id, q.subject, q.present, NULL, 0, 0, 0
+    -- All meters of the batch with what the settlements do to them.
+    IF ns = 0 AND true = ALL (k_known) THEN
+        a_limits := k_limits;
+        a_subjects := k_subjects;
+        a_windows := k_windows;
+        a_meters := k_numbers;
+        a_held := array_fill(0::bigint, ARRAY[nk]);
+        a_spent := a_held;
+        a_back := a_held;
+    ELSE
+        -- Where a leg's window has ended, the present one is among them, because it takes over what is overspent.
+        IF '-infinity' < ANY (l_windows) THEN
+            SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.present)
+            INTO t_limits, t_subjects, t_windows
             FROM (
                 SELECT d.limit_id, d.subject, d.window_start,
                        ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
@@ -384,18 +396,42 @@ BEGIN
                 FROM (
                     SELECT DISTINCT l_limits[x.l] AS limit_id, l_subjects[x.l] AS subject, l_windows[x.l] AS window_start
                     FROM generate_series(1, cardinality(l_limits)) AS x (l)
-                    WHERE l_windows[x.l] <> '-infinity'
+                    WHERE l_windows[x.l] > '-infinity'
                 ) AS d
                 JOIN tollgate.limits AS l ON l.id = d.limit_id
                 WHERE l.carry_debt
+                OFFSET 0
             ) AS q
-            WHERE q.present > q.window_start AND EXISTS (
-                SELECT FROM ledger.meters AS m
-                WHERE m.limit_id = q.limit_id AND m.subject = q.subject AND m.window_start = q.present)
-        ) AS u
-        GROUP BY 1, 2, 3
-        ORDER BY 1, 2, 3
-    ) AS q;
+            JOIN ledger.meters AS m ON m.limit_id = q.limit_id AND m.subject = q.subject AND m.window_start = q.present
+            WHERE q.present > q.window_start;
+        END IF;
+        SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.window_start), array_agg(q.k), array_agg(q.held),
+               array_agg(q.spent), array_agg(q.back)
+        INTO a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back
+        FROM (
+            SELECT u.limit_id, u.subject, u.window_start, max(u.k) AS k, sum(u.held)::bigint AS held,
+                   sum(u.spent)::bigint AS spent, sum(u.back)::bigint AS back
+            FROM (
+                SELECT x.limit_id, x.subject, x.window_start, x.k::int, 0::bigint AS held, 0::bigint AS spent, 0::bigint AS back
+                FROM unnest(k_limits || t_limits, k_subjects || t_subjects, k_windows || t_windows, k_numbers, k_known)
+                    AS x (limit_id, subject, window_start, k, known)
+                WHERE x.known IS NOT false
+                UNION ALL
+                SELECT x.limit_id, x.subject, x.window_start, NULL,
+                       CASE WHEN x.class >= 6 THEN x.held ELSE 0 END,
+                       CASE WHEN x.class BETWEEN 6 AND 9 THEN
+                           CASE WHEN t.actual < 0 THEN x.booked ELSE t.actual END - (x.booked - x.held) ELSE 0 END,
+                       CASE WHEN x.class < 6 AND t.actual >= 0 THEN x.booked - t.actual ELSE 0 END
+                FROM unnest(l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, l_booked)
+                    AS x (s, limit_id, subject, window_start, class, held, booked)
+                CROSS JOIN LATERAL (SELECT s_actual[(x.s - 1) * 10 + x.class] AS actual) AS t
+                WHERE x.limit_id IS NOT NULL AND s_status[x.s] IN (1, 2)
+                  AND (x.class >= 6 OR t.actual >= 0 AND t.actual <> x.booked)
+            ) AS u
+            GROUP BY 1, 2, 3
+            ORDER BY 1, 2, 3
+        ) AS q;
+    END IF;
 
     IF a_limits IS NOT NULL THEN
         -- Lock.
@@ -423,75 +459,79 @@ BEGIN
         SELECT array_agg(q.level), array_agg(to_timestamp(0) + q.refilled * interval '1 microsecond'), array_agg(q.ticks),
                array_agg(q.carried), count(*) FILTER (WHERE q.reset), bool_or(q.ended), bool_or(q.stale),
                -- what the admissions see
-               array_agg(q.limit_id) FILTER (WHERE q.wanted), array_agg(q.subject) FILTER (WHERE q.wanted),
-               array_agg(q.window_start) FILTER (WHERE q.wanted),
-               array_agg(q.counts) FILTER (WHERE q.wanted), array_agg(q.log) FILTER (WHERE q.wanted),
+               array_agg(q.k) FILTER (WHERE q.wanted), array_agg(q.counts) FILTER (WHERE q.wanted), array_agg(q.log) FILTER (WHERE q.wanted),
                array_agg(q.amount) FILTER (WHERE q.wanted), array_agg(q.burst) FILTER (WHERE q.wanted),
                array_agg(q.level) FILTER (WHERE q.wanted),
                array_agg(q.spent) FILTER (WHERE q.wanted), array_agg(q.held) FILTER (WHERE q.wanted),
                array_agg(q.carried) FILTER (WHERE q.wanted),
-               array_agg(CASE
-                   WHEN NOT q.counts OR q.amount IS NULL THEN far
-                   WHEN q.kind = 'rate' THEN q.level / q.ticks
-                   WHEN q.kind = 'budget' THEN q.amount - q.carried - q.spent - q.held
-                   ELSE q.amount - q.held
-               END) FILTER (WHERE q.wanted),
-               array_agg(q.known) FILTER (WHERE q.wanted)
+               array_agg(q.room) FILTER (WHERE q.wanted), array_agg(q.known) FILTER (WHERE q.wanted),
+               -- and what they take if all of them fit
+               coalesce(bool_and(q.known AND k_sums[q.k] <= q.room) FILTER (WHERE q.wanted), true),
+               array_agg(CASE WHEN q.counts THEN k_sums[q.k] ELSE 0 END) FILTER (WHERE q.wanted)
         INTO n_levels, n_refilled, n_ticks, n_carried, resets, ended, stale,
-             m_limits, m_subjects, m_windows, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
-             m_carried, k_room, k_known
+             m_numbers, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
+             m_carried, k_room, k_known, fits, k_taken
         FROM (
-            SELECT e.limit_id, e.subject, e.window_start, e.wanted, e.known, e.counts, e.log, e.kind, e.amount, e.burst, e.ticks,
-                   e.refilled, e.reset, e.spent, e.held, e.carried,
-                   e.window_start <> '-infinity' AND e.present > e.window_start AND NOT e.wanted AND e.carries AS ended,
-                   e.wanted AND e.present <> e.window_start AS stale,
-                   CASE
-                       WHEN e.ticks IS NULL THEN 0
-                       WHEN NOT e.bounded THEN e.old_level
-                       ELSE greatest(least(e.back * e.ticks + CASE
-                           WHEN e.fill <= 0 OR e.elapsed <= 0 THEN least(e.old_level, e.full_level)
-                           WHEN e.old_refilled IS NULL THEN e.full_level
-                           WHEN e.amount = 0 THEN e.old_level
-                           WHEN e.elapsed > (e.fill - 1) / e.amount THEN e.full_level
-                           ELSE e.old_level + e.amount * e.elapsed
-                       END, e.full_level), -far)::bigint
-                   END AS level
+            SELECT f.*, CASE
+                       WHEN NOT f.counts OR f.amount IS NULL THEN far
+                       WHEN f.kind = 'rate' THEN f.level / f.ticks
+                       WHEN f.kind = 'budget' THEN f.amount - f.carried - f.spent - f.held
+                       ELSE f.amount - f.held
+                   END AS room
             FROM (
-                SELECT d.*, d.full_level - d.old_level AS fill,
-                       coalesce((d.at - d.refilled_from) / d.tick_us, 1) AS elapsed,
-                       greatest(d.at, d.refilled_from) AS refilled
+                SELECT e.k, e.wanted, e.known, e.counts, e.log, e.kind, e.amount, e.burst, e.ticks,
+                       e.refilled, e.reset, e.spent, e.held, e.carried,
+                       e.window_start <> '-infinity' AND e.present > e.window_start AND NOT e.wanted AND e.carries AS ended,
+                       e.wanted AND e.present <> e.window_start AS stale,
+                       CASE
+                           WHEN e.ticks IS NULL THEN 0
+                           WHEN NOT e.bounded THEN e.old_level
+                           ELSE greatest(least(e.back * e.ticks + CASE
+                               WHEN e.fill <= 0 OR e.elapsed <= 0 THEN least(e.old_level, e.full_level)
+                               WHEN e.old_refilled IS NULL THEN e.full_level
+                               WHEN e.amount = 0 THEN e.old_level
+                               WHEN e.elapsed > (e.fill - 1) / e.amount THEN e.full_level
+                               ELSE e.old_level + e.amount * e.elapsed
+                           END, e.full_level), -far)::bigint
+                       END AS level
                 FROM (
-                    SELECT c.*, c.burst * c.ticks AS full_level, now_us - now_us % c.tick_us AS at,
-                           -- far ahead of the clock: the trace of a clock that was set back (ruling 15)
-                           CASE WHEN c.old_refilled > now_us - now_us % c.tick_us + 300000000 THEN now_us - now_us % c.tick_us
-                                ELSE c.old_refilled END AS refilled_from,
-                           coalesce(c.old_refilled > now_us - now_us % c.tick_us + 300000000, false) AS reset
+                    SELECT d.*, d.full_level - d.old_level AS fill,
+                           coalesce((d.at - d.refilled_from) / d.tick_us, 1) AS elapsed,
+                           greatest(d.at, d.refilled_from) AS refilled
                     FROM (
-                        SELECT a_limits[x.a] AS limit_id, a_subjects[x.a] AS subject, a_windows[x.a] AS window_start,
-                               a_meters[x.a] IS NOT NULL AS wanted, a_back[x.a] AS back,
-                               o_levels[x.a] AS old_level, o_refilled[x.a] AS old_refilled,
-                               o_spent[x.a] + a_spent[x.a] AS spent, o_held[x.a] - a_held[x.a] AS held, o_carried[x.a] AS carried,
-                               l.kind, l.amount, l.burst, l.mode = 'log' AS log, l.carry_debt AS carries,
-                               coalesce(l.deleted_at IS NULL, false) AS known,
-                               (l.starts_at IS NULL OR l.starts_at <= decided_at)
-                                   AND (l.expires_at IS NULL OR l.expires_at > decided_at)
-                                   AND (l.kind <> 'rate' OR l.amount IS NOT NULL) AS counts,
-                               l.amount IS NOT NULL AS bounded,
-                               CASE WHEN l.kind = 'rate' THEN ledger.ticks(l.metric, l.per_seconds) END AS ticks,
-                               CASE WHEN l.kind = 'rate' THEN l.per_seconds * 1000000::bigint / ledger.ticks(l.metric, l.per_seconds)
-                                   ELSE 1 END AS tick_us,
-                               CASE WHEN l.kind = 'budget' THEN
-                                   ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
-                                       coalesce(l.window_anchor, l.created_at), decided_at)
-                                   ELSE '-infinity' END AS present
-                        FROM generate_series(1, cardinality(a_limits)) AS x (a)
-                        LEFT JOIN tollgate.limits AS l ON l.id = a_limits[x.a]
-                        OFFSET 0 -- computed once, not once for each mention
-                    ) AS c
+                        SELECT c.*, c.burst * c.ticks AS full_level, now_us - now_us % c.tick_us AS at,
+                               -- far ahead of the clock: the trace of a clock that was set back (ruling 15)
+                               CASE WHEN c.old_refilled > now_us - now_us % c.tick_us + 300000000 THEN now_us - now_us % c.tick_us
+                                    ELSE c.old_refilled END AS refilled_from,
+                               coalesce(c.old_refilled > now_us - now_us % c.tick_us + 300000000, false) AS reset
+                        FROM (
+                            SELECT a_limits[x.a] AS limit_id, a_subjects[x.a] AS subject, a_windows[x.a] AS window_start,
+                                   a_meters[x.a] AS k, a_meters[x.a] IS NOT NULL AS wanted, a_back[x.a]::numeric AS back,
+                                   o_levels[x.a] AS old_level, o_refilled[x.a] AS old_refilled,
+                                   o_spent[x.a] + a_spent[x.a] AS spent, o_held[x.a] - a_held[x.a] AS held, o_carried[x.a] AS carried,
+                                   l.kind, l.amount, l.burst, l.mode = 'log' AS log, l.carry_debt AS carries,
+                                   coalesce(l.deleted_at IS NULL, false) AS known,
+                                   (l.starts_at IS NULL OR l.starts_at <= decided_at)
+                                       AND (l.expires_at IS NULL OR l.expires_at > decided_at)
+                                       AND (l.kind <> 'rate' OR l.amount IS NOT NULL) AS counts,
+                                   l.amount IS NOT NULL AS bounded,
+                                   CASE WHEN l.kind = 'rate' THEN ledger.ticks(l.metric, l.per_seconds) END AS ticks,
+                                   CASE WHEN l.kind = 'rate' THEN l.per_seconds * 1000000::bigint / ledger.ticks(l.metric, l.per_seconds)
+                                       ELSE 1 END AS tick_us,
+                                   CASE WHEN l.kind = 'budget' AND l.window_type <> 'total' THEN
+                                       ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
+                                           coalesce(l.window_anchor, l.created_at), decided_at)
+                                       ELSE '-infinity' END AS present
+                            FROM generate_series(1, cardinality(a_limits)) AS x (a)
+                            LEFT JOIN tollgate.limits AS l ON l.id = a_limits[x.a]
+                            OFFSET 0 -- computed once, not once for each mention
+                        ) AS c
+                        OFFSET 0
+                    ) AS d
                     OFFSET 0
-                ) AS d
+                ) AS e
                 OFFSET 0
-            ) AS e
+            ) AS f
             OFFSET 0
         ) AS q;
         IF stale THEN
@@ -526,11 +566,7 @@ BEGIN
         ELSE
             r_status := NULL;
         END IF;
-        -- An id carries the time it was made at; partitions and the sweeper's low water rely on it.
-        earliest := (lpad(to_hex(now_us / 1000 - 3600000), 12, '0') || repeat('0', 20))::uuid;
-        latest := (lpad(to_hex(now_us / 1000 + 60000), 12, '0') || repeat('0', 20))::uuid;
-        SELECT count(*) INTO count_ FROM unnest(r_ids) AS r (id) WHERE r.id < earliest OR r.id >= latest;
-        IF count_ > 0 THEN
+        IF earliest > ANY (r_ids) OR latest <= ANY (r_ids) THEN
             clean := false;
             r_status := coalesce(r_status, array_fill(NULL::smallint, ARRAY[nr]));
             FOR j IN 1..nr LOOP
@@ -553,7 +589,7 @@ BEGIN
             LEFT JOIN ledger.reservations AS r ON r.attempt_id = x.id;
             clean := false;
         END IF;
-        fits := clean;
+        fits := clean AND (nk = 0 OR fits);
         IF nk > 0 THEN
             IF cardinality(k_room) IS DISTINCT FROM nk OR NOT true = ALL (k_known) THEN
                 -- A limit that is gone has no meter among m_…: bring what is known back to the numbers of k_….
@@ -564,19 +600,11 @@ BEGIN
                        array_agg(f.carried ORDER BY x.k)
                 INTO k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held, m_carried
                 FROM generate_series(1, nk) AS x (k)
-                LEFT JOIN unnest(m_limits, m_subjects, k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels,
-                        m_spent, m_held, m_carried)
-                    AS f (limit_id, subject, room, known, counts, log, amount, burst, level, spent, held, carried)
-                    ON f.limit_id = k_limits[x.k] AND f.subject = k_subjects[x.k];
-                m_limits := k_limits;
-                m_subjects := k_subjects;
-                m_windows := k_windows;
+                LEFT JOIN unnest(m_numbers, k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
+                        m_carried)
+                    AS f (k, room, known, counts, log, amount, burst, level, spent, held, carried)
+                    ON f.k = x.k;
                 fits := false;
-            END IF;
-            IF fits THEN
-                SELECT bool_and(k_sums[x.k] <= k_room[x.k]), array_agg(CASE WHEN m_counts[x.k] THEN k_sums[x.k] ELSE 0 END ORDER BY x.k)
-                INTO fits, k_taken
-                FROM generate_series(1, nk) AS x (k);
             END IF;
         END IF;
         IF fits THEN
@@ -629,12 +657,15 @@ BEGIN
 
     -- Write: what was open gives way to its row; where it is open no longer, all of this is undone,
     IF ns > 0 THEN
-        SELECT count(*) FILTER (WHERE s_status[x.i] = 1 AND NOT s_release[x.i]),
-               count(*) FILTER (WHERE s_status[x.i] = 1 AND s_release[x.i]),
-               count(*) FILTER (WHERE s_status[x.i] = 2),
-               count(*) FILTER (WHERE s_status[x.i] = 4 AND s_release[x.i])
-        INTO to_settle, to_release, to_adjust, to_bury
-        FROM generate_series(1, ns) AS x (i);
+        IF 1 = ALL (s_status) THEN
+            to_release := cardinality(array_positions(s_release, true));
+            to_settle := ns - to_release;
+        ELSE
+            SELECT count(*) FILTER (WHERE s.status = 1 AND NOT s.release), count(*) FILTER (WHERE s.status = 1 AND s.release),
+                   count(*) FILTER (WHERE s.status = 2), count(*) FILTER (WHERE s.status = 4 AND s.release)
+            INTO to_settle, to_release, to_adjust, to_bury
+            FROM unnest(s_status, s_release) AS s (status, release);
+        END IF;
         wrote := wrote OR to_settle + to_release + to_adjust + to_bury > 0;
     END IF;
     IF to_settle > 0 THEN
@@ -758,7 +789,7 @@ BEGIN
     IF r_status IS NULL THEN
         admitted := nr;
     ELSE
-        SELECT count(*) INTO admitted FROM generate_series(1, nr) AS x (j) WHERE r_status[x.j] = 1;
+        admitted := cardinality(array_positions(r_status, 1::smallint));
     END IF;
     IF admitted > 0 THEN
         INSERT INTO ledger.reservations (attempt_id, state, process_id, admitted_at, expires_at, request_id, attempt,
@@ -829,21 +860,23 @@ CREATE PROCEDURE ledger.batch_commit(
 )
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    b record;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
-    SELECT b.verdict, b.decided_at, b.config_version, b.wrote, b.s_status, b.r_status, b.w_taken,
-           b.m_limits, b.m_subjects, b.m_windows, b.m_counts, b.m_log, b.m_amounts, b.m_bursts,
-           b.m_levels, b.m_spent, b.m_held, b.m_carried, b.resets
-    INTO verdict, decided_at, config_version, wrote, s_status, r_status, w_taken,
-         m_limits, m_subjects, m_windows, m_counts, m_log, m_amounts, m_bursts,
-         m_levels, m_spent, m_held, m_carried, resets
-    FROM ledger.batch(
+    b := ledger.batch(
         p_process, p_careful, p_skip_locked, p_expiry, s_ids, s_release, s_hold, s_outcomes, s_sources, s_quantities,
         s_prices, s_costs, s_actual, r_ids, r_requests, r_attempts, r_organizations, r_organization_ids,
         r_organization_names, r_teams, r_team_ids, r_team_names, r_keys, r_key_ids, r_key_names, r_users, r_user_ids,
         r_user_names, r_end_users, r_routes, r_models, r_model_names, r_providers, r_targets, r_upstream_models,
         r_price_ids, r_unpriced, r_quantities, r_prices, r_costs, r_expiries_ms, r_closes, r_firsts, k_limits,
-        k_subjects, k_sums, w_meters, w_amounts, w_carried) AS b;
+        k_subjects, k_sums, w_meters, w_amounts, w_carried);
+    verdict := b.verdict; decided_at := b.decided_at; config_version := b.config_version; wrote := b.wrote;
+    s_status := b.s_status; r_status := b.r_status; w_taken := b.w_taken;
+    m_limits := b.m_limits; m_subjects := b.m_subjects; m_windows := b.m_windows;
+    m_counts := b.m_counts; m_log := b.m_log; m_amounts := b.m_amounts; m_bursts := b.m_bursts;
+    m_levels := b.m_levels; m_spent := b.m_spent; m_held := b.m_held; m_carried := b.m_carried;
+    resets := b.resets;
     COMMIT;
     IF wrote THEN
         PERFORM pg_catalog.pg_logical_emit_message(true, 'tollgate', '');
