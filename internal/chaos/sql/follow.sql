@@ -1,0 +1,2 @@
+-- Commits wait for whatever standby there is.
+ALTER SYSTEM SET synchronous_standby_names = '*';

@@ -1,0 +1,1 @@
+CREATE INDEX ON booked (tag, attempt_id);

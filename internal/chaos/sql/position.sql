@@ -1,0 +1,2 @@
+-- Where the log is now.
+SELECT pg_current_wal_insert_lsn()::text;

@@ -1,0 +1,2 @@
+-- What the driver keeps in the database.
+CREATE SCHEMA chaos;

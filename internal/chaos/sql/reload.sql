@@ -1,0 +1,2 @@
+-- Makes changed settings those in force.
+SELECT pg_reload_conf();

@@ -1,0 +1,2 @@
+-- Commits wait for nobody.
+ALTER SYSTEM RESET synchronous_standby_names;
