@@ -105,7 +105,7 @@ func shapes(p Profile) (shape, error) {
 			trouble: trouble{
 				crash: 6 * time.Second, failover: true, kill: 2 * time.Second, cut: 600 * time.Millisecond,
 			},
-			floors: map[string]float64{forwards: 200, databaseCrashes: 3, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
+			floors: map[string]float64{forwards: 200, databaseCrashes: 3, failovers: 1, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
 		}, nil
 	case Burst:
 		return shape{
@@ -209,7 +209,7 @@ func (r *run) run(ctx context.Context, report *Report) (err error) {
 	}
 	r.load = newLoad(r.fleet, r.oracle)
 	defer r.load.client.CloseIdleConnections()
-	r.nemesis = &nemesis{trouble: r.shape.trouble, seed: r.options.Seed, fleet: r.fleet, database: r.database, say: r.say}
+	r.nemesis = &nemesis{trouble: r.shape.trouble, seed: r.options.Seed, fleet: r.fleet, database: r.database}
 	if err := r.storm(ctx); err != nil {
 		return err
 	}

@@ -34,9 +34,9 @@ type nemesis struct {
 	seed     uint64
 	fleet    *fleet
 	database *database
-	say      func(string, ...any)
 
 	kills, terminations, pauses, stalls, locks atomic.Int64
+	outages                                    int // of the database so far; only its crashes touch it
 
 	mu     sync.Mutex
 	faults []error // of the driver itself
@@ -196,8 +196,8 @@ func (n *nemesis) holdMeter(ctx context.Context, random *rand.Rand, _ *sync.Wait
 // crashDatabase ends the database as a power cut does. It comes back, or its standby takes over.
 func (n *nemesis) crashDatabase(ctx context.Context, random *rand.Rand, _ *sync.WaitGroup) {
 	immediate, down := random.IntN(2) == 0, time.Duration(random.IntN(2500))*time.Millisecond
-	if n.failover && random.IntN(3) == 0 {
-		n.say("failover")
+	n.outages++
+	if n.failover && n.outages%3 == 2 {
 		n.failed(ctx, "fail over", n.database.failOver(ctx, immediate))
 		return
 	}
