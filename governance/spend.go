@@ -106,6 +106,13 @@ type SpendSum struct {
 	OutputTokens int64
 }
 
+// Block is a run of ledger rows that was sealed: its hash covers them and the block before it.
+type Block struct {
+	Number int64 // from 1, without gaps
+	Rows   int64
+	Hash   []byte // SHA-256
+}
+
 // Page asks for one page of a list. Limit is between 1 and 250.
 type Page struct {
 	Limit  int

@@ -35,7 +35,7 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 	report := governance.CheckReport{Checks: make([]governance.CheckResult, 0, len(checks))}
 	for _, c := range checks {
 		result := governance.CheckResult{ID: c.id, Name: c.name}
-		err := atLeisure(ctx, s.pool, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx) error {
+		err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) error {
 			type sample struct {
 				Violations int64  `db:"violations"`
 				Sample     string `db:"sample"`
@@ -52,7 +52,7 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 		}
 		report.Checks = append(report.Checks, result)
 	}
-	err := atLeisure(ctx, s.pool, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) (err error) {
 		report.Rows, err = scalar[int64](ctx, tx, "check_rows", nil)
 		return err
 	})
@@ -64,7 +64,7 @@ func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 }
 
 // atLeisure runs do in a transaction whose statements may take longer than those of requests, whatever the role's settings.
-func atLeisure(ctx context.Context, pool *pgxpool.Pool, mode pgx.TxAccessMode, do func(context.Context, pgx.Tx) error) error {
+func atLeisure(ctx context.Context, pool *pgxpool.Pool, o pgx.TxOptions, do func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, leisureTimeout+acquireTimeout)
 	defer cancel()
 	conn, err := acquire(ctx, pool)
@@ -72,7 +72,7 @@ func atLeisure(ctx context.Context, pool *pgxpool.Pool, mode pgx.TxAccessMode, d
 		return err
 	}
 	defer conn.Release()
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: mode}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, conn, o, func(tx pgx.Tx) error {
 		timeout := fmt.Sprintf("%dms", leisureTimeout.Milliseconds())
 		if _, err := exec(ctx, tx, "leisure", args{"timeout": timeout}); err != nil {
 			return err

@@ -20,7 +20,7 @@ func (s *Spend) Receipt(ctx context.Context, organization int64, request ids.ID)
 		asked := ids.Time(request)
 		of := args{
 			"organization": organization, "request": request.String(),
-			"from_id": leastID(asked.Add(-time.Minute)), "to_id": leastID(asked.Add(time.Hour)),
+			"from_id": leastID(asked.Add(-clocksDiffer)), "to_id": leastID(asked.Add(time.Hour)),
 		}
 		keys, err := many[spendKey](ctx, tx, "receipt_rows", of)
 		if err != nil {

@@ -1,16 +1,19 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,6 +28,8 @@ const (
 	pageMax = 250
 	// groupsMax bounds a summary; what has more groups is no summary.
 	groupsMax = 10_000
+	// clocksDiffer is how far the clock that made a request's id may be ahead of the one that made its attempts'.
+	clocksDiffer = time.Minute
 )
 
 // Spend reads the ledger, and adds to it what people decide: resolutions, corrections and credits.
@@ -42,29 +47,126 @@ func (s *Spend) Rows(ctx context.Context, f governance.SpendFilter, p governance
 		return nil, "", err
 	}
 	count := pageSize(p)
-	type answer struct {
-		rows []governance.SpendRow
-		next string
-	}
-	a, err := read(ctx, s.pool, func(ctx context.Context, q querier) (answer, error) {
-		narrow, err := spendArgs(ctx, q, f)
+	var rows []governance.SpendRow
+	var next string
+	err = within(ctx, s.pool, oneSnapshot, func(ctx context.Context, tx pgx.Tx) error {
+		narrow, err := spendArgs(ctx, tx, f)
 		if err != nil {
-			return answer{}, err
+			return err
 		}
 		narrow["before_at"], narrow["before_seq"], narrow["count"] = at, seq, count+1
-		keys, err := many[spendKey](ctx, q, pageStatement(narrow), narrow)
+		keys, err := pageKeys(ctx, tx, narrow, count+1)
 		if err != nil {
-			return answer{}, err
+			return err
 		}
-		next := ""
+		next = ""
 		if len(keys) > count {
 			keys = keys[:count]
 			next = keys[count-1].cursor()
 		}
-		rows, err := spendRows(ctx, q, keys)
-		return answer{rows, next}, err
+		rows, err = spendRows(ctx, tx, keys)
+		return err
 	})
-	return a.rows, a.next, err
+	return rows, next, err
+}
+
+// oneSnapshot makes several statements see the same rows and the same roll-ups.
+var oneSnapshot = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+
+// pageKeys finds the newest count rows behind the cursor.
+func pageKeys(ctx context.Context, q querier, narrow args, count int) ([]spendKey, error) {
+	if _, err := exec(ctx, q, "spend_plans", nil); err != nil {
+		return nil, err
+	}
+	switch {
+	case narrow["request"] != "":
+		return many[spendKey](ctx, q, "spend_page_request", narrow)
+	case narrow["by_end_user"] == true:
+		return many[spendKey](ctx, q, "spend_page_end_user", narrow)
+	}
+	keys, err := many[spendKey](ctx, q, "spend_tail", narrow)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) == count { // of the sealed rows only those matter that lie between them
+		narrow = maps.Clone(narrow)
+		oldest := keys[count-1].SettledAt
+		if from, ok := narrow["from"].(*time.Time); !ok || from == nil || from.Before(oldest) {
+			narrow["from"] = &oldest
+		}
+	}
+	sealed, err := sealedKeys(ctx, q, narrow, count)
+	if err != nil {
+		return nil, err
+	}
+	keys = append(keys, sealed...)
+	slices.SortFunc(keys, func(a, b spendKey) int {
+		return cmp.Or(b.SettledAt.Compare(a.SettledAt), cmp.Compare(b.Seq, a.Seq))
+	})
+	return keys[:min(count, len(keys))], nil
+}
+
+const (
+	// daysAtOnce and hoursAtOnce are how many spans of the roll-ups a list looks at before it looks for rows.
+	daysAtOnce  = 32
+	hoursAtOnce = 48
+)
+
+// span is a day or an hour that has sealed rows of a filter.
+type span struct {
+	Start time.Time `db:"start"`
+	Rows  int64     `db:"rows"`
+}
+
+// sealedKeys finds the newest count sealed rows behind the cursor. The roll-ups say in which days and hours they are, so that
+// a filter that matches little costs little.
+func sealedKeys(ctx context.Context, q querier, narrow args, count int) (keys []spendKey, err error) {
+	narrow = maps.Clone(narrow)
+	until, _ := narrow["to"].(*time.Time)
+	if at, _ := narrow["before_at"].(*time.Time); at != nil && (until == nil || at.Before(*until)) {
+		behind := at.Add(time.Microsecond)
+		until = &behind
+	}
+	for len(keys) < count {
+		narrow["until"], narrow["spans"] = until, daysAtOnce
+		days, err := many[span](ctx, q, "spend_days", narrow)
+		if err != nil || len(days) == 0 {
+			return keys, err
+		}
+		since := enough(days, count-len(keys))
+		for len(keys) < count {
+			narrow["since"], narrow["until"], narrow["spans"] = since, until, hoursAtOnce
+			hours, err := many[span](ctx, q, "spend_hours", narrow)
+			if err != nil {
+				return nil, err
+			}
+			if len(hours) == 0 {
+				break
+			}
+			narrow["since"] = enough(hours, count-len(keys))
+			more, err := many[spendKey](ctx, q, "spend_page", narrow)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, more...)
+			reached := narrow["since"].(time.Time) //nolint:forcetypeassert // set above
+			until = &reached
+		}
+		until = &since
+	}
+	return keys, nil
+}
+
+// enough returns the start of the span with which those before it have at least count rows. The first may be cut short, and
+// counts for nothing.
+func enough(spans []span, count int) time.Time {
+	sum := int64(0)
+	for _, s := range spans[1:] {
+		if sum += s.Rows; sum >= int64(count) {
+			return s.Start
+		}
+	}
+	return spans[len(spans)-1].Start
 }
 
 // spendKey names a row and its place in a list.
@@ -112,7 +214,7 @@ func spendArgs(ctx context.Context, q querier, f governance.SpendFilter) (args, 
 	if err != nil {
 		return nil, err
 	}
-	modelName, providerName, request := f.Model, f.Provider, ""
+	modelName, providerName, request, from := f.Model, f.Provider, "", ids.ID{}.String()
 	if n.Model != 0 {
 		modelName = ""
 	}
@@ -121,28 +223,15 @@ func spendArgs(ctx context.Context, q querier, f governance.SpendFilter) (args, 
 		providerName = ""
 	}
 	if f.RequestID != (ids.ID{}) {
-		request = f.RequestID.String()
+		request, from = f.RequestID.String(), leastID(ids.Time(f.RequestID).Add(-clocksDiffer))
 	}
 	return args{
 		"organization": n.Organization, "team": n.Team, "key": n.Key, "user": n.User,
 		"model": n.Model, "model_name": modelName,
 		"by_target": byTarget, "targets": n.Targets, "provider_name": providerName,
 		"by_end_user": f.EndUser != "", "end_users": n.EndUsers,
-		"request": request, "from": nullable(f.From), "to": nullable(f.To),
+		"request": request, "from_id": from, "from": nullable(f.From), "to": nullable(f.To),
 	}, nil
-}
-
-// pageStatement chooses the statement whose order an index has.
-func pageStatement(narrow args) string {
-	for _, member := range []string{"organization", "team", "key", "user"} {
-		if narrow[member] != int64(0) {
-			return "spend_page"
-		}
-	}
-	if narrow["request"] != "" {
-		return "spend_page"
-	}
-	return "spend_page_platform"
 }
 
 func pageSize(p governance.Page) int { return min(max(p.Limit, 1), pageMax) }
@@ -331,19 +420,20 @@ func (s *Spend) Summary(ctx context.Context, f governance.SpendFilter, groupBy [
 			return nil, invalid("group_by", "knows "+strings.Join(governance.SpendGroups(), ", "))
 		}
 	}
-	sums, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]sumColumns, error) {
-		narrow, err := spendArgs(ctx, q, f)
+	zone := cmp.Or(f.TimeZone, "UTC")
+	var sums []sumColumns
+	err := within(ctx, s.pool, oneSnapshot, func(ctx context.Context, tx pgx.Tx) error {
+		narrow, err := spendArgs(ctx, tx, f)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		narrow["by"], narrow["zone"], narrow["count"] = groupBy, f.TimeZone, groupsMax+1
-		if f.TimeZone == "" {
-			narrow["zone"] = "UTC"
+		narrow["by"], narrow["zone"], narrow["count"] = append([]string{}, groupBy...), zone, groupsMax+1
+		narrow["whole_days"] = !slices.Contains(groupBy, "hour") && (zone == "UTC" || !slices.Contains(groupBy, "day"))
+		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
+			return err
 		}
-		if groupBy == nil {
-			narrow["by"] = []string{}
-		}
-		return many[sumColumns](ctx, q, "spend_summary", narrow)
+		sums, err = many[sumColumns](ctx, tx, summaryStatement(narrow), narrow)
+		return err
 	})
 	if fault, ok := errors.AsType[*pgconn.PgError](err); ok && fault.Code == "22023" { // invalid_parameter_value
 		return nil, invalid("time_zone", "is not a zone that the database knows")
@@ -359,6 +449,14 @@ func (s *Spend) Summary(ctx context.Context, f governance.SpendFilter, groupBy [
 		all[i] = sums[i].sum(groupBy)
 	}
 	return all, nil
+}
+
+// summaryStatement chooses between roll-ups and rows.
+func summaryStatement(narrow args) string {
+	if narrow["request"] != "" || narrow["by_end_user"] == true {
+		return "spend_summary_rows"
+	}
+	return "spend_summary"
 }
 
 type sumColumns struct {

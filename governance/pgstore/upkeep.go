@@ -71,7 +71,7 @@ func (u *Upkeep) OpenWindows(ctx context.Context) error {
 // MeasureOutputs renews the p99 of each target's output and the p95 of its speed from its newest complete answers. Targets
 // without any keep what they have. Run it hourly.
 func (u *Upkeep) MeasureOutputs(ctx context.Context) error {
-	return atLeisure(ctx, u.pool, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx) error {
+	return atLeisure(ctx, u.pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := exec(ctx, tx, "upkeep_outputs", args{"count": statisticsRows})
 		return err
 	})

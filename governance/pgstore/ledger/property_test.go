@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,148 +13,68 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/governance/meter"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore/ledger"
-	"github.com/tollgate-gateway/tollgate/internal/ids"
 )
 
-// TestBatch_EqualsMeter runs random admissions and settlements through the database and through governance/meter, which
-// must agree on every answer and every level. Stored instants are moved back now and then, so that buckets refill.
-func TestBatch_EqualsMeter(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	l := start(t, ledger.Options{Pool: db.Pool, Observer: ledger.Observer{
-		Mismatch: func() { t.Error("the database refused what must be admitted") },
-	}})
-	metrics := []governance.Metric{
-		governance.MetricRequests, governance.MetricTokens, governance.MetricInputTokens, governance.MetricOutputTokens, governance.MetricCost,
+// operations is how many operations a model test runs: few where every push runs it, many in the full run.
+func operations(tb testing.TB, few int) int {
+	tb.Helper()
+	text := os.Getenv("TOLLGATE_TEST_OPERATIONS")
+	if text == "" {
+		return few
 	}
-	var limits []*governance.Limit
-	for _, mode := range []governance.Mode{governance.ModeEnforce, governance.ModeLog} {
-		for _, per := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour} {
-			for _, m := range metrics {
-				limits = append(limits, db.limit(t, governance.Limit{Kind: governance.KindRate, Metric: m, Per: per, Amount: 7, Burst: 20, Mode: mode}))
-			}
-		}
-		for _, m := range metrics[1:] {
-			limits = append(limits, db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: m, Amount: 60, Mode: mode, CarryDebt: true}))
-		}
-		limits = append(limits, db.limit(t, governance.Limit{Kind: governance.KindConcurrency, Metric: governance.MetricRequests, Amount: 2, Mode: mode}))
-	}
-	subject := int64(0)
-	rapid.Check(t, func(rt *rapid.T) {
-		subject++ // fresh meters each time
-		chosen := rapid.SliceOfNDistinct(rapid.SampledFrom(limits), 1, 4, func(l *governance.Limit) int64 { return l.Num }).Draw(rt, "limits")
-		meters := make([]meter.Meter, len(chosen))
-		for i, c := range chosen {
-			meters[i] = meter.Meter{Rule: meter.RuleOf(c), State: meter.State{Refilled: meter.Never}}
-		}
-		type attempt struct {
-			id    ids.ID
-			holds []governance.Hold
-			taken []meter.Taken
-		}
-		var open []attempt
-		steps := rapid.IntRange(1, 12).Draw(rt, "steps")
-		for range steps {
-			switch rapid.IntRange(0, 4).Draw(rt, "step") {
-			case 0: // time passes
-				back := rapid.Int64Range(0, 100_000_000).Draw(rt, "microseconds")
-				for i := range chosen {
-					tick := meters[i].Tick().Microseconds()
-					moved := back - back%tick
-					if chosen[i].Kind != governance.KindRate || meters[i].Refilled == meter.Never {
-						continue
-					}
-					meters[i].Refilled -= moved
-					db.exec(t, "UPDATE ledger.meters SET refilled_at = refilled_at - $3 * interval '1 microsecond' WHERE limit_id = $1 AND subject = $2",
-						chosen[i].Num, subject, moved)
-				}
-			case 1: // an attempt ends
-				if len(open) == 0 {
-					continue
-				}
-				n := rapid.IntRange(0, len(open)-1).Draw(rt, "which")
-				a := open[n]
-				open = append(open[:n], open[n+1:]...)
-				s := used(a.id, rapid.Int64Range(0, 40).Draw(rt, "input"), rapid.Int64Range(0, 40).Draw(rt, "output"), rapid.Int64Range(0, 60).Draw(rt, "cost"))
-				basis := rapid.SampledFrom([]governance.Basis{governance.BasisActual, governance.BasisHold, governance.BasisZero})
-				s.Requests, s.Rate, s.Budget = basis.Draw(rt, "requests"), basis.Draw(rt, "rate"), basis.Draw(rt, "budget")
-				s.Release = rapid.Bool().Draw(rt, "release")
-				require.NoError(rt, l.Settle(t.Context(), s))
-				at := settledAt(t, db, a.id)
-				for i := range chosen {
-					if !a.taken[i].Leg() {
-						continue
-					}
-					actual := meter.Actual(chosen[i].Kind, chosen[i].Metric, a.holds[i].Amount, &s)
-					if chosen[i].Kind == governance.KindRate && actual == a.holds[i].Amount {
-						continue // the database does not touch it
-					}
-					meters[i].Advance(at)
-					meters[i].Settle(a.holds[i].Amount, actual)
-				}
-			default: // an attempt begins
-				holds := make([]governance.Hold, len(chosen))
-				wants := make([]meter.Want, len(chosen))
-				taken := make([]meter.Taken, len(chosen))
-				for i, c := range chosen {
-					most := int64(25)
-					if c.Kind == governance.KindConcurrency || c.Metric == governance.MetricRequests {
-						most = 1
-					}
-					holds[i] = hold(c, subject, rapid.Int64Range(1, most).Draw(rt, "amount"))
-					wants[i] = meter.Want{Meter: i, Amount: holds[i].Amount}
-				}
-				r := request(l, holds...)
-				got, err := l.Reserve(t.Context(), r)
-				at := got.AdmittedAt
-				if err != nil {
-					var d *governance.Denial
-					require.ErrorAs(rt, err, &d)
-					require.NotEmpty(rt, d.Refusals)
-					continue
-				}
-				for i := range meters {
-					meters[i].Advance(at)
-				}
-				require.True(rt, meter.Admit(meters, wants, taken), "the database admitted what must be refused")
-				for i := range meters {
-					require.Equal(rt, taken[i].Refused(), got.Levels[i].WouldRefuse)
-				}
-				open = append(open, attempt{r.ID, holds, taken})
-			}
-			for i, c := range chosen {
-				var m meter.State
-				var at *time.Time
-				err := db.QueryRow(t.Context(), `SELECT level, nullif(refilled_at, '-infinity'), spent, held FROM ledger.meters
-					WHERE limit_id = $1 AND subject = $2`, c.Num, subject).Scan(&m.Level, &at, &m.Spent, &m.Held)
-				if err != nil {
-					continue // not made yet
-				}
-				if c.Kind == governance.KindRate && at != nil {
-					// What is stored was written at the last change; carried to the same moment both must be the same.
-					stored := meter.Meter{Rule: meters[i].Rule, State: meter.State{Level: m.Level, Refilled: at.UnixMicro()}}
-					mine := meters[i]
-					moment := time.UnixMicro(max(mine.Refilled, stored.Refilled))
-					stored.Advance(moment)
-					mine.Advance(moment)
-					require.Equal(rt, mine.Level, stored.Level, "level of limit %d, %s per %s", c.Num, c.Metric, c.Per)
-				}
-				if c.Kind != governance.KindRate {
-					require.Equal(rt, meters[i].Spent, m.Spent)
-					require.Equal(rt, meters[i].Held, m.Held)
-				}
-			}
-		}
-	})
+	n, err := strconv.Atoi(text)
+	require.NoError(tb, err)
+	return n
 }
 
-func settledAt(t *testing.T, db database, id ids.ID) time.Time {
-	t.Helper()
-	var at time.Time
-	require.NoError(t, db.QueryRow(t.Context(), `
-		SELECT settled_at FROM ledger.rows WHERE attempt_id = $1
-		UNION ALL SELECT closed_at FROM ledger.reservations WHERE attempt_id = $1`, id).Scan(&at))
-	return at
+// stopClock makes the functions of the ledger take the time from a table, and returns what sets it.
+func (d database) stopClock(tb testing.TB) (set func(time.Time)) {
+	tb.Helper()
+	d.exec(tb, "CREATE TABLE ledger.stopped_clock AS SELECT clock_timestamp() AS at")
+	d.exec(tb, `CREATE FUNCTION ledger.stopped_clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+		AS 'SELECT at FROM ledger.stopped_clock'`)
+	require.GreaterOrEqual(tb, d.count(tb, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'ledger'::regnamespace AND prosrc LIKE '%clock_timestamp()%'`), int64(4))
+	d.exec(tb, `DO $$ DECLARE f oid; BEGIN
+		FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'ledger'::regnamespace AND prosrc LIKE '%clock_timestamp()%' LOOP
+			EXECUTE replace(pg_get_functiondef(f), 'clock_timestamp()', 'ledger.stopped_clock()');
+		END LOOP;
+	END $$`)
+	return func(at time.Time) { d.exec(tb, "UPDATE ledger.stopped_clock SET at = $1", at) }
+}
+
+// TestLedger_EqualsMeter is a state machine: random requests go through the ledger and through a book that is kept with
+// governance/meter, and after each of them both must have given the same answer and hold the same meters. The clock stands
+// still but for the steps that move it, so that refills and windows are compared to the last unit.
+func TestLedger_EqualsMeter(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	gate := &gate{}
+	observer := ledger.Observer{
+		Mismatch: func() { t.Error("governance/meter disagrees with the database") },
+		Batch:    func(int, int, time.Duration) { gate.pass() },
+	}
+	machine := &machine{
+		t: t, db: db, setClock: db.stopClock(t), gate: gate,
+		lanes: map[string]*ledger.Ledger{
+			"first":  start(t, ledger.Options{Pool: db.Pool, Grace: time.Nanosecond, Lease: time.Hour, Observer: observer}),
+			"second": start(t, ledger.Options{Pool: db.Pool, Grace: time.Nanosecond, Lease: time.Hour}),
+		},
+	}
+	for _, l := range machine.lanes {
+		eventually(t, "registers", func() bool { return l.Stats().Process != 0 })
+	}
+	const cases = 100 // what rapid runs unless it is told otherwise
+	steps := max(1, operations(t, 1500)/cases)
+	var done int
+	rapid.Check(t, func(rt *rapid.T) {
+		machine.begin(rt)
+		for range steps {
+			machine.step()
+			done++
+		}
+		machine.book.checkAttempts(rt, t, db)
+	})
+	t.Logf("%d operations", done)
 }
 
 // TestWindowStart_EqualsMeter compares the windows of calendars across changes of the clocks.

@@ -3,7 +3,8 @@
 -- name: receipt_rows
 SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.rows AS r
-WHERE r.request_id = @request::text::uuid AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+WHERE r.request_id = @request::text::uuid AND r.attempt_id >= @from_id::text::uuid
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
 ORDER BY r.attempt, r.settled_at, r.seq;
 
 -- name: receipt_reservations

@@ -36,11 +36,17 @@ SELECT o.organization, o.team, o.key, o.user_num,
     ) AS end_users
 FROM owned AS o;
 
--- name: spend_page
--- One page, newest first, of rows that an organization, a team, a key or a request narrows: an index has them in order.
+-- name: spend_plans
+-- For this transaction only: no partition is read from end to end, whatever its statistics say.
+SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+
+-- name: spend_tail
+-- The newest of the rows that are not sealed yet, and therefore in no roll-up. Few pages have them.
 SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.rows AS r
-WHERE (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
+  AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
   AND (@team::bigint = 0 OR r.team_id = @team::bigint)
   AND (@key::bigint = 0 OR r.key_id = @key::bigint)
   AND (@user::bigint = 0 OR r.user_id = @user::bigint)
@@ -48,34 +54,127 @@ WHERE (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
   AND (@model_name::text = '' OR r.model = @model_name::text)
   AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
   AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-  AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
-  AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
   AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
   AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
   AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
 ORDER BY r.settled_at DESC, r.seq DESC
 LIMIT @count::bigint;
 
--- name: spend_page_platform
--- The same over all organizations: a page of each by its index, and of these the newest. An index over all rows would
--- cost every settlement.
+-- name: spend_days
+-- The newest days that have sealed rows of a filter, before an instant.
+SELECT d.day AS start, sum(d.rows)::bigint AS rows
+FROM ledger.days AS d
+WHERE (@organization::bigint = 0 OR d.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR d.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR d.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR d.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR d.model_id = @model::bigint)
+  AND (@model_name::text = '' OR d.model = @model_name::text)
+  AND (NOT @by_target::boolean OR d.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR d.provider = @provider_name::text)
+  AND (@from::timestamptz IS NULL OR d.day > @from::timestamptz - interval '1 day')
+  AND (@until::timestamptz IS NULL OR d.day < @until::timestamptz)
+GROUP BY d.day
+ORDER BY d.day DESC
+LIMIT @spans::bigint;
+
+-- name: spend_hours
+-- The newest hours that have sealed rows of a filter, before an instant and from a day on.
+SELECT h.hour AS start, sum(h.rows)::bigint AS rows
+FROM ledger.hours AS h
+WHERE (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR h.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR h.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR h.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR h.model_id = @model::bigint)
+  AND (@model_name::text = '' OR h.model = @model_name::text)
+  AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+  AND h.hour >= @since::timestamptz
+  AND (@from::timestamptz IS NULL OR h.hour > @from::timestamptz - interval '1 hour')
+  AND (@until::timestamptz IS NULL OR h.hour < @until::timestamptz)
+GROUP BY h.hour
+ORDER BY h.hour DESC
+LIMIT @spans::bigint;
+
+-- name: spend_page
+-- One page, newest first, of sealed rows of some hours. The roll-ups know which keys have any, and in which partitions; an
+-- index has those of a key in order.
 SELECT r.attempt_id, r.kind, r.settled_at, r.seq
-FROM tollgate.organizations AS o
+FROM (
+    SELECT h.hour, h.organization_id, h.key_id, min(h.first_id::text)::uuid AS first_id, max(h.last_id::text)::uuid AS last_id
+    FROM ledger.hours AS h
+    WHERE (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
+      AND (@model_name::text = '' OR h.model = @model_name::text)
+      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+      AND h.hour >= @since::timestamptz
+      AND (@until::timestamptz IS NULL OR h.hour < @until::timestamptz)
+    GROUP BY h.hour, h.organization_id, h.key_id
+) AS h
 CROSS JOIN LATERAL (
     SELECT r.attempt_id, r.kind, r.settled_at, r.seq
     FROM ledger.rows AS r
-    WHERE r.organization_id = o.id
+    WHERE r.key_id = h.key_id AND r.settled_at >= h.hour AND r.settled_at < h.hour + interval '1 hour'
+      AND r.organization_id = h.organization_id AND r.attempt_id BETWEEN h.first_id AND h.last_id
+      AND (r.epoch, r.xid) < (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
+      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
       AND (@model::bigint = 0 OR r.model_id = @model::bigint)
       AND (@model_name::text = '' OR r.model = @model_name::text)
       AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
       AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
       AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
       AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
       AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
     ORDER BY r.settled_at DESC, r.seq DESC
     LIMIT @count::bigint
 ) AS r
+ORDER BY r.settled_at DESC, r.seq DESC
+LIMIT @count::bigint;
+
+-- name: spend_page_end_user
+-- One page of what some end users did, which no roll-up knows: they have an index of their own.
+SELECT r.attempt_id, r.kind, r.settled_at, r.seq
+FROM ledger.rows AS r
+WHERE r.end_user_id = ANY (@end_users::bigint[]) AND r.end_user_id <> 0
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+  AND (@model_name::text = '' OR r.model = @model_name::text)
+  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
+ORDER BY r.settled_at DESC, r.seq DESC
+LIMIT @count::bigint;
+
+-- name: spend_page_request
+-- One page of the attempts of a request and what corrects them. None is older than the request by more than clocks differ.
+SELECT r.attempt_id, r.kind, r.settled_at, r.seq
+FROM ledger.rows AS r
+WHERE r.request_id = @request::text::uuid AND r.attempt_id >= @from_id::text::uuid
+  AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+  AND (@model_name::text = '' OR r.model = @model_name::text)
+  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
 ORDER BY r.settled_at DESC, r.seq DESC
 LIMIT @count::bigint;
 
@@ -102,30 +201,83 @@ ORDER BY k.position;
 SELECT id, public_id, scope_type, kind, metric FROM tollgate.limits WHERE id = ANY (@nums::bigint[]);
 
 -- name: spend_summary
--- Exact sums of rows, in one snapshot. Ids group; names are today's. Forwarded attempts count as requests, once each.
--- Input tokens are the units 0 to 5 and output tokens 6 to 9 of governance.Unit; an array's first element is unit 0.
-WITH grouped AS (
-    SELECT
-        CASE WHEN 'organization' = ANY (@by::text[]) THEN r.organization_public_id ELSE '' END AS organization,
-        CASE WHEN 'team' = ANY (@by::text[]) THEN r.team_public_id ELSE '' END AS team,
-        CASE WHEN 'key' = ANY (@by::text[]) THEN r.key_public_id ELSE '' END AS key,
-        CASE WHEN 'user' = ANY (@by::text[]) THEN r.user_public_id ELSE '' END AS user_id,
-        CASE WHEN 'model' = ANY (@by::text[]) THEN r.model ELSE '' END AS model,
-        CASE WHEN 'provider' = ANY (@by::text[]) THEN r.provider ELSE '' END AS provider,
-        CASE WHEN 'day' = ANY (@by::text[]) THEN to_char(r.settled_at AT TIME ZONE @zone::text, 'YYYY-MM-DD') ELSE '' END AS day,
-        CASE WHEN 'hour' = ANY (@by::text[])
-             THEN to_char(date_trunc('hour', r.settled_at, @zone::text) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
-             ELSE '' END AS hour,
-        sum(r.cost)::bigint AS cost,
-        count(*) FILTER (WHERE r.kind IN ('usage', 'expiry')) AS requests,
-        sum(coalesce(r.quantities[1], 0) + coalesce(r.quantities[2], 0) + coalesce(r.quantities[3], 0)
-            + coalesce(r.quantities[4], 0) + coalesce(r.quantities[5], 0) + coalesce(r.quantities[6], 0))::bigint AS input_tokens,
-        sum(coalesce(r.quantities[7], 0) + coalesce(r.quantities[8], 0) + coalesce(r.quantities[9], 0)
-            + coalesce(r.quantities[10], 0))::bigint AS output_tokens
-    FROM ledger.rows AS r
-    -- Joined so that a range of time can be read by the organizations' index.
-    JOIN tollgate.organizations AS o ON o.id = r.organization_id
-    WHERE (@organization::bigint = 0 OR o.id = @organization::bigint)
+-- Exact sums in one snapshot: whole days and hours from the roll-ups, what is left of hours from sealed rows, and the rows
+-- that are not sealed. An hour that two days of the zone share is left to the rows. Ids group; names are today's.
+WITH span AS MATERIALIZED (
+    SELECT f.at AS since, t.at AS until,
+        date_trunc('hour', f.at + interval '1 hour' - interval '1 microsecond', 'UTC') AS first_hour,
+        date_trunc('hour', t.at, 'UTC') AS last_hour,
+        CASE WHEN @whole_days::boolean THEN date_trunc('day', f.at + interval '1 day' - interval '1 microsecond', 'UTC')
+             ELSE 'infinity' END AS first_day,
+        CASE WHEN @whole_days::boolean THEN date_trunc('day', t.at, 'UTC') ELSE 'infinity' END AS last_day
+    FROM (SELECT coalesce(@from::timestamptz, '-infinity') AS at) AS f, (SELECT coalesce(@to::timestamptz, 'infinity') AS at) AS t
+), shared AS MATERIALIZED (
+    SELECT x.hour
+    FROM span AS s
+    CROSS JOIN generate_series(
+        (SELECT greatest(s.first_hour, d.day) FROM ledger.days AS d ORDER BY d.day LIMIT 1),
+        (SELECT least(s.last_hour - interval '1 hour', d.day + interval '23 hours') FROM ledger.days AS d ORDER BY d.day DESC LIMIT 1),
+        interval '1 hour') AS x (hour)
+    WHERE CASE WHEN 'hour' = ANY (@by::text[])
+            THEN date_trunc('hour', x.hour, @zone::text) <> date_trunc('hour', x.hour + interval '59 minutes 59.999999 seconds', @zone::text)
+        WHEN 'day' = ANY (@by::text[])
+            THEN (x.hour AT TIME ZONE @zone::text)::date <> ((x.hour + interval '59 minutes 59.999999 seconds') AT TIME ZONE @zone::text)::date
+        ELSE false END
+), gaps AS MATERIALIZED (
+    SELECT s.since AS lo, least(s.first_hour, s.until) AS hi FROM span AS s WHERE s.since < least(s.first_hour, s.until)
+    UNION ALL
+    SELECT greatest(s.last_hour, s.first_hour), s.until FROM span AS s WHERE greatest(s.last_hour, s.first_hour) < s.until
+    UNION ALL
+    SELECT h.hour, h.hour + interval '1 hour' FROM shared AS h
+), pieces AS (
+    SELECT d.organization_id, d.team_id, d.key_id, d.user_id, d.model, d.provider, d.day AS at, d.cost,
+        d.requests AS requests, d.input_tokens AS input_tokens, d.output_tokens AS output_tokens
+    FROM ledger.days AS d
+    WHERE d.day >= (SELECT s.first_day FROM span AS s) AND d.day < (SELECT s.last_day FROM span AS s)
+      AND (@organization::bigint = 0 OR d.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR d.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR d.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR d.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR d.model_id = @model::bigint)
+      AND (@model_name::text = '' OR d.model = @model_name::text)
+      AND (NOT @by_target::boolean OR d.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR d.provider = @provider_name::text)
+    UNION ALL
+    SELECT h.organization_id, h.team_id, h.key_id, h.user_id, h.model, h.provider, h.hour AS at, h.cost,
+        h.requests AS requests, h.input_tokens AS input_tokens, h.output_tokens AS output_tokens
+    FROM ledger.hours AS h
+    WHERE h.hour >= (SELECT s.first_hour FROM span AS s) AND h.hour < (SELECT least(s.first_day, s.last_hour) FROM span AS s)
+      AND h.hour <> ALL (ARRAY(SELECT x.hour FROM shared AS x))
+      AND (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
+      AND (@model_name::text = '' OR h.model = @model_name::text)
+      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+    UNION ALL
+    SELECT h.organization_id, h.team_id, h.key_id, h.user_id, h.model, h.provider, h.hour AS at, h.cost,
+        h.requests AS requests, h.input_tokens AS input_tokens, h.output_tokens AS output_tokens
+    FROM ledger.hours AS h
+    WHERE h.hour >= (SELECT greatest(s.last_day, least(s.first_day, s.last_hour)) FROM span AS s)
+      AND h.hour < (SELECT s.last_hour FROM span AS s)
+      AND h.hour <> ALL (ARRAY(SELECT x.hour FROM shared AS x))
+      AND (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
+      AND (@model_name::text = '' OR h.model = @model_name::text)
+      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+    UNION ALL
+    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
+        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    FROM gaps AS x
+    JOIN ledger.rows AS r ON r.settled_at >= x.lo AND r.settled_at < x.hi
+    WHERE (r.epoch, r.xid) < (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
+      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
       AND (@team::bigint = 0 OR r.team_id = @team::bigint)
       AND (@key::bigint = 0 OR r.key_id = @key::bigint)
       AND (@user::bigint = 0 OR r.user_id = @user::bigint)
@@ -133,19 +285,111 @@ WITH grouped AS (
       AND (@model_name::text = '' OR r.model = @model_name::text)
       AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
       AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
-      AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
+    UNION ALL
+    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
+        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    FROM ledger.rows AS r
+    WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
+      AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
+      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+      AND (@model_name::text = '' OR r.model = @model_name::text)
+      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
       AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
       AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+)
+SELECT coalesce(o.public_id, '') AS organization, coalesce(o.name, '') AS organization_name,
+    coalesce(t.public_id, '') AS team, coalesce(t.name, '') AS team_name,
+    coalesce(k.public_id, '') AS key, coalesce(k.name, '') AS key_name,
+    coalesce(u.public_id, '') AS user_id, coalesce(u.name, '') AS user_name, g.model, g.provider,
+    coalesce(to_char(g.day, 'YYYY-MM-DD'), '') AS day,
+    coalesce(to_char(g.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), '') AS hour,
+    g.cost, g.requests, g.input_tokens, g.output_tokens
+FROM (
+    SELECT
+        CASE WHEN 'organization' = ANY (@by::text[]) THEN p.organization_id END AS organization_id,
+        CASE WHEN 'team' = ANY (@by::text[]) THEN p.team_id END AS team_id,
+        CASE WHEN 'key' = ANY (@by::text[]) THEN p.key_id END AS key_id,
+        CASE WHEN 'user' = ANY (@by::text[]) THEN p.user_id END AS user_id,
+        CASE WHEN 'model' = ANY (@by::text[]) THEN p.model ELSE '' END AS model,
+        CASE WHEN 'provider' = ANY (@by::text[]) THEN p.provider ELSE '' END AS provider,
+        CASE WHEN 'day' = ANY (@by::text[]) THEN (p.at AT TIME ZONE @zone::text)::date END AS day,
+        CASE WHEN 'hour' = ANY (@by::text[]) THEN date_trunc('hour', p.at, @zone::text) END AS hour,
+        sum(p.cost)::bigint AS cost, sum(p.requests)::bigint AS requests,
+        sum(p.input_tokens)::bigint AS input_tokens, sum(p.output_tokens)::bigint AS output_tokens
+    FROM pieces AS p
     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
     LIMIT @count::bigint
+) AS g
+LEFT JOIN tollgate.organizations AS o ON o.id = g.organization_id
+LEFT JOIN tollgate.teams AS t ON t.id = g.team_id
+LEFT JOIN tollgate.virtual_keys AS k ON k.id = g.key_id
+LEFT JOIN tollgate.users AS u ON u.id = g.user_id
+ORDER BY g.day, g.hour, g.cost DESC, 1, 3, 5, 7, g.model, g.provider;
+
+-- name: spend_summary_rows
+-- The same for what no roll-up knows: rows of end users, or of one request.
+WITH pieces AS (
+    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
+        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    FROM ledger.rows AS r
+    WHERE r.end_user_id = ANY (@end_users::bigint[]) AND r.end_user_id <> 0 AND @request::text = ''
+      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+      AND (@model_name::text = '' OR r.model = @model_name::text)
+      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+    UNION ALL
+    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
+        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    FROM ledger.rows AS r
+    WHERE r.request_id = nullif(@request::text, '')::uuid AND r.attempt_id >= @from_id::text::uuid
+      AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
+      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+      AND (@model_name::text = '' OR r.model = @model_name::text)
+      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
 )
-SELECT g.organization, coalesce(o.name, '') AS organization_name, g.team, coalesce(t.name, '') AS team_name,
-    g.key, coalesce(k.name, '') AS key_name, g.user_id, coalesce(u.name, '') AS user_name,
-    g.model, g.provider, g.day, g.hour, g.cost, g.requests, g.input_tokens, g.output_tokens
-FROM grouped AS g
-LEFT JOIN tollgate.organizations AS o ON o.public_id = g.organization
-LEFT JOIN tollgate.teams AS t ON t.public_id = g.team
-LEFT JOIN tollgate.virtual_keys AS k ON k.public_id = g.key
-LEFT JOIN tollgate.users AS u ON u.public_id = g.user_id
-ORDER BY g.day, g.hour, g.cost DESC, g.organization, g.team, g.key, g.user_id, g.model, g.provider;
+SELECT coalesce(o.public_id, '') AS organization, coalesce(o.name, '') AS organization_name,
+    coalesce(t.public_id, '') AS team, coalesce(t.name, '') AS team_name,
+    coalesce(k.public_id, '') AS key, coalesce(k.name, '') AS key_name,
+    coalesce(u.public_id, '') AS user_id, coalesce(u.name, '') AS user_name, g.model, g.provider,
+    coalesce(to_char(g.day, 'YYYY-MM-DD'), '') AS day,
+    coalesce(to_char(g.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), '') AS hour,
+    g.cost, g.requests, g.input_tokens, g.output_tokens
+FROM (
+    SELECT
+        CASE WHEN 'organization' = ANY (@by::text[]) THEN p.organization_id END AS organization_id,
+        CASE WHEN 'team' = ANY (@by::text[]) THEN p.team_id END AS team_id,
+        CASE WHEN 'key' = ANY (@by::text[]) THEN p.key_id END AS key_id,
+        CASE WHEN 'user' = ANY (@by::text[]) THEN p.user_id END AS user_id,
+        CASE WHEN 'model' = ANY (@by::text[]) THEN p.model ELSE '' END AS model,
+        CASE WHEN 'provider' = ANY (@by::text[]) THEN p.provider ELSE '' END AS provider,
+        CASE WHEN 'day' = ANY (@by::text[]) THEN (p.at AT TIME ZONE @zone::text)::date END AS day,
+        CASE WHEN 'hour' = ANY (@by::text[]) THEN date_trunc('hour', p.at, @zone::text) END AS hour,
+        sum(p.cost)::bigint AS cost, sum(p.requests)::bigint AS requests,
+        sum(p.input_tokens)::bigint AS input_tokens, sum(p.output_tokens)::bigint AS output_tokens
+    FROM pieces AS p
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+    LIMIT @count::bigint
+) AS g
+LEFT JOIN tollgate.organizations AS o ON o.id = g.organization_id
+LEFT JOIN tollgate.teams AS t ON t.id = g.team_id
+LEFT JOIN tollgate.virtual_keys AS k ON k.id = g.key_id
+LEFT JOIN tollgate.users AS u ON u.id = g.user_id
+ORDER BY g.day, g.hour, g.cost DESC, 1, 3, 5, 7, g.model, g.provider;

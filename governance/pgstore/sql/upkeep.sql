@@ -80,3 +80,14 @@ WHERE r.output > 0
 GROUP BY r.target_id
 ON CONFLICT (target_id) DO UPDATE
 SET p99_output = excluded.p99_output, p95_rate = excluded.p95_rate, computed_at = excluded.computed_at;
+
+-- name: upkeep_seal
+SELECT s.block_number AS number, s.block_rows AS rows, s.block_digest AS hash
+FROM ledger.seal(@count::int) AS s
+WHERE s.block_number IS NOT NULL;
+
+-- name: upkeep_places
+SELECT coalesce(ledger.note_places(), 0);
+
+-- name: upkeep_drop_month
+SELECT ledger.drop_month(@days::int);

@@ -1,0 +1,65 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+// blockRows is how many rows a block has at most, one transaction's apart.
+const blockRows = 100_000
+
+// Seal seals what can be sealed, adds it to the roll-ups, and returns the blocks that it made. Rows of transactions that
+// still run, and of all that began after the oldest of these, wait for a later call. Run it a few times a minute: lists and
+// sums read every row that is not sealed.
+func (u *Upkeep) Seal(ctx context.Context) ([]governance.Block, error) {
+	var made []governance.Block
+	for more := true; more; {
+		err := atLeisure(ctx, u.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(ctx context.Context, tx pgx.Tx) error {
+			blocks, err := many[blockColumns](ctx, tx, "upkeep_seal", args{"count": blockRows})
+			more = len(blocks) > 0
+			for i := range blocks {
+				made = append(made, blocks[i].block())
+			}
+			return err
+		})
+		if err != nil {
+			return made, err
+		}
+	}
+	_, err := read(ctx, u.pool, func(ctx context.Context, q querier) (int, error) {
+		return scalar[int](ctx, q, "upkeep_places", nil)
+	})
+	return made, err
+}
+
+// DropMonths drops the months of the ledger that ended at least keep ago, the oldest first, and returns them. Each leaves what
+// it had booked on windows as openings, its blocks' hashes and its roll-ups. A month that is not wholly sealed and settled
+// stays, with all that follow, as does what is younger than 92 days.
+func (u *Upkeep) DropMonths(ctx context.Context, keep time.Duration) ([]time.Time, error) {
+	var dropped []time.Time
+	for {
+		var month *time.Time
+		err := atLeisure(ctx, u.pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) (err error) {
+			month, err = scalar[*time.Time](ctx, tx, "upkeep_drop_month", args{"days": int(keep / (24 * time.Hour))})
+			return err
+		})
+		if err != nil || month == nil {
+			return dropped, err
+		}
+		dropped = append(dropped, *month)
+	}
+}
+
+type blockColumns struct {
+	Number int64  `db:"number"`
+	Rows   int64  `db:"rows"`
+	Hash   []byte `db:"hash"`
+}
+
+func (c *blockColumns) block() governance.Block {
+	return governance.Block{Number: c.Number, Rows: c.Rows, Hash: c.Hash}
+}
