@@ -73,7 +73,7 @@ func shapes(p Profile) (shape, error) {
 			gateways: 4,
 			load:     mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03},
 			trouble: trouble{
-				kill: 700 * time.Millisecond, pause: 9 * time.Second, stall: 6 * time.Second, cut: 250 * time.Millisecond,
+				kill: 600 * time.Millisecond, pause: 9 * time.Second, stall: 6 * time.Second, cut: 200 * time.Millisecond,
 			},
 			sweeps: true,
 			floors: map[string]float64{
@@ -85,7 +85,7 @@ func shapes(p Profile) (shape, error) {
 			gateways: 3,
 			load:     mixed{workers: 40, keys: 4, think: 400 * time.Millisecond, slow: 0.02},
 			trouble: trouble{
-				lock: 600 * time.Millisecond, kill: 3 * time.Second, cut: 500 * time.Millisecond, pause: 15 * time.Second,
+				lock: 600 * time.Millisecond, kill: 2 * time.Second, cut: 400 * time.Millisecond, pause: 12 * time.Second,
 			},
 			sweeps: true,
 			floors: map[string]float64{forwards: 200, heldMeters: 8, kills: 6, cutReplies: 10, expiries: 5, debts: 20, undecideds: 10},
@@ -94,7 +94,7 @@ func shapes(p Profile) (shape, error) {
 		return shape{
 			gateways: 4,
 			load:     mixed{workers: 120, keys: 2, think: 400 * time.Millisecond, slow: 0.005},
-			trouble:  trouble{kill: 3 * time.Second, cut: time.Second},
+			trouble:  trouble{kill: 2 * time.Second, cut: 800 * time.Millisecond},
 			sweeps:   true,
 			floors:   map[string]float64{forwards: 1500, kills: 6, cutReplies: 8, debts: 150, refusals: 200},
 		}, nil
@@ -103,7 +103,7 @@ func shapes(p Profile) (shape, error) {
 			gateways: 4,
 			load:     mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03},
 			trouble: trouble{
-				crash: 6 * time.Second, failover: true, kill: 2 * time.Second, cut: 600 * time.Millisecond,
+				crash: 4 * time.Second, failover: true, kill: 1500 * time.Millisecond, cut: 500 * time.Millisecond,
 			},
 			floors: map[string]float64{forwards: 200, databaseCrashes: 3, failovers: 1, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
 		}, nil

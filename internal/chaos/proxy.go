@@ -73,11 +73,16 @@ func (p *proxy) dial() (net.Conn, error) {
 	return net.Dial(server.Network(), server.String())
 }
 
-// arm makes the next fitting request of any connection take a cut. Orders queue.
+// maxOrders is how many cuts wait for a request at most: what a silent gateway missed must not come all at once.
+const maxOrders = 2
+
+// arm makes the next fitting request of any connection take a cut. A few of them queue.
 func (p *proxy) arm(o order) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.orders = append(p.orders, o)
+	if len(p.orders) < maxOrders {
+		p.orders = append(p.orders, o)
+	}
 }
 
 // disarm forgets orders that no request has taken.

@@ -14,7 +14,7 @@ import (
 type SeriesOptions struct {
 	Profiles []Profile // default: all
 	Seed     uint64    // of the first round; the others count on from it
-	// Time is that of load and trouble of all runs together. From ten minutes on there are several rounds of all profiles.
+	// Time is that of load and trouble of all runs together. Where it is long there are several rounds of all profiles.
 	Time     time.Duration
 	Binary   string
 	Dir      string // failed runs leave theirs below; empty: each has a temporary one
@@ -22,8 +22,9 @@ type SeriesOptions struct {
 	Progress io.Writer
 }
 
-// round is about how long one round of all profiles takes.
-const round = 5 * time.Minute
+// round is about how long one round of all profiles takes: long enough that starts and checks do not count, short enough
+// that what a run has left can be read.
+const round = 15 * time.Minute
 
 // share says how much of a round's time is a profile's.
 func share(p Profile) float64 {
