@@ -46,6 +46,8 @@ type Options struct {
 	Fast bool
 	// Settings are further settings of the server by name; they win.
 	Settings map[string]string
+	// Environment are further variables of the server, NAME=value; for tests alone, such as of its clock.
+	Environment []string
 }
 
 // Cluster is a PostgreSQL server that this process has started. Its methods may be called from any goroutine, but only
@@ -422,7 +424,7 @@ func (c *Cluster) launchOnce(ctx context.Context) error {
 	defer func() { _ = log.Close() }() // the server has its own descriptor
 
 	cmd := exec.Command(filepath.Join(c.install.bin, "postgres"), c.arguments()...) //nolint:noctx // it outlives whoever starts it; Stop ends it
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.dir, c.environment(), c.owner.attributes()
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.dir, append(c.environment(), c.options.Environment...), c.owner.attributes()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start database server: %w", err)

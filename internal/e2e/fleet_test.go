@@ -62,6 +62,7 @@ type fleet struct {
 	mock     *mock.Server
 	upstream string // base URL of the mock
 	dsn      string // superuser
+	through  string // what DATABASE_URL leads through instead, if anything
 	env      []string
 	control  *process
 	gateways []*process
@@ -72,6 +73,7 @@ type fleet struct {
 type fleetOptions struct {
 	gateways int
 	dsn      string   // default: a fresh database of the scratch server
+	through  string   // the same database through something that stands before it
 	env      []string // more settings for all processes
 }
 
@@ -86,7 +88,7 @@ const (
 // startFleet starts a product with one model, "plain", on the mock.
 func startFleet(t *testing.T, o fleetOptions) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dsn: o.dsn}
+	f := &fleet{t: t, dsn: o.dsn, through: o.through}
 	var err error
 	f.mock, err = mock.New(mock.Options{})
 	require.NoError(t, err)
@@ -104,7 +106,7 @@ func startFleet(t *testing.T, o fleetOptions) *fleet {
 		"TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true",
 		"TOLLGATE_LOG_LEVEL=warn",
 	}, o.env...)
-	f.control = f.start("control", "DATABASE_URL="+as(f.dsn, "tollgate_control"))
+	f.control = f.start("control", "DATABASE_URL="+as(f.way(), "tollgate_control"))
 	f.setUp()
 	for range max(o.gateways, 1) {
 		f.addGateway()
@@ -114,9 +116,17 @@ func startFleet(t *testing.T, o fleetOptions) *fleet {
 
 // addGateway starts one more data plane.
 func (f *fleet) addGateway(env ...string) *process {
-	p := f.start("gateway", append([]string{"DATABASE_URL=" + as(f.dsn, "tollgate_gateway")}, env...)...)
+	p := f.start("gateway", append([]string{"DATABASE_URL=" + as(f.way(), "tollgate_gateway")}, env...)...)
 	f.gateways = append(f.gateways, p)
 	return p
+}
+
+// way is what DATABASE_URL of the processes leads through.
+func (f *fleet) way() string {
+	if f.through != "" {
+		return f.through
+	}
+	return f.dsn
 }
 
 func random32() string {

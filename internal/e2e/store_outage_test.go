@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,9 +23,19 @@ import (
 
 // startDatabase starts a migrated PostgreSQL of the test's own, which it may stop as it likes. What is committed reaches
 // the kernel and so survives every end of the server, but not one of the machine.
-func startDatabase(t *testing.T) *devdb.Cluster {
+func startDatabase(t *testing.T) *devdb.Cluster { return startDatabaseWith(t, devdb.Options{}) }
+
+// startDatabaseWith does so with options; where they name no data directory, the cluster goes away with the test.
+func startDatabaseWith(t *testing.T, o devdb.Options) *devdb.Cluster {
 	t.Helper()
-	cluster, err := devdb.StartScratch(t.Context(), devdb.Options{Settings: map[string]string{"fsync": "off", "full_page_writes": "off"}})
+	settings := map[string]string{"fsync": "off", "full_page_writes": "off"}
+	maps.Copy(settings, o.Settings)
+	o.Settings = settings
+	start := devdb.StartScratch
+	if o.DataDir != "" {
+		start = devdb.Start
+	}
+	cluster, err := start(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
