@@ -88,16 +88,28 @@ func run(ctx context.Context, name string, o Options, play func(context.Context,
 	d := &drill{options: o, client: newClient(), report: &Report{Drill: name, StartedAt: time.Now().UTC(), Method: []string{}, Checks: []Check{}}}
 	err := play(ctx, d)
 	cancel() // ends the calls that a failed drill has left
+	d.report.Passed = err == nil && d.report.allPassed()
 	if d.Fleet != nil {
+		if !d.report.Passed {
+			d.keepLogs()
+		}
 		err = errors.Join(err, d.Close())
 	}
 	d.client.http.CloseIdleConnections()
 	d.report.Seconds = time.Since(d.report.StartedAt).Seconds()
-	d.report.Passed = err == nil && d.report.allPassed()
 	if err != nil {
 		return d.report, fmt.Errorf("drill %s: %w", name, err)
 	}
 	return d.report, nil
+}
+
+// keepLogs puts what the processes complained about into the report.
+func (d *drill) keepLogs() {
+	for _, p := range d.Processes() {
+		if log := strings.TrimSpace(p.Log()); log != "" {
+			d.report.Logs = append(d.report.Logs, log)
+		}
+	}
 }
 
 // say tells what the drill does now.

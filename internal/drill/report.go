@@ -28,6 +28,8 @@ type Report struct {
 	Method []string `json:"method"`
 	Checks []Check  `json:"checks"`
 	Passed bool     `json:"passed"` // the drill came to its end, and every check passed
+	// Logs are what the processes that ran at the end of a drill that did not pass had logged, one text each.
+	Logs []string `json:"logs,omitempty"`
 }
 
 // WriteTable writes the report for people, one check a line.
@@ -61,6 +63,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 		verdict = fmt.Sprintf("FAILED: %d of %d checks", failed, len(r.Checks))
 	case !r.Passed:
 		verdict = "FAILED: it did not come to its end"
+	}
+	for _, log := range r.Logs {
+		if _, err := fmt.Fprintf(w, "\nlog of a process:\n%s\n", log); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(w, "drill %s %s in %.1f s\n", r.Drill, verdict, r.Seconds)
 	return err

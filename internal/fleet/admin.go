@@ -62,14 +62,14 @@ func Items(o Object, member string) []Object {
 	return all
 }
 
-// StatusError is an answer of the admin API that is not a success.
+// StatusError is an answer of the admin API, or of the mock's own, that is not a success.
 type StatusError struct {
 	Status int
 	Body   string
 }
 
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("admin API answered %d: %s", e.Status, e.Body)
+	return fmt.Sprintf("status %d: %s", e.Status, e.Body)
 }
 
 // Admin is a client of the admin API.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -49,9 +50,12 @@ func (m *Mock) ForgetScripts(ctx context.Context) error {
 	return err
 }
 
-// Release lets requests that wait go on; a query such as id=4&steps=2 narrows it.
+// Release lets requests that wait go on; a query such as id=4&steps=2 narrows it. It is no fault if none waits.
 func (m *Mock) Release(ctx context.Context, query url.Values) error {
 	_, err := m.call(ctx, http.MethodPost, "/_release?"+query.Encode(), nil)
+	if refused, ok := errors.AsType[*StatusError](err); ok && refused.Status == http.StatusNotFound {
+		return nil
+	}
 	return err
 }
 
@@ -61,7 +65,7 @@ func (m *Mock) call(ctx context.Context, method, path string, body []byte) ([]by
 		return nil, fmt.Errorf("ask the mock: %w", err)
 	}
 	if status < 200 || status > 299 {
-		return nil, fmt.Errorf("ask the mock: %s %s: status %d: %s", method, path, status, text)
+		return nil, fmt.Errorf("ask the mock: %s %s: %w", method, path, &StatusError{status, string(text)})
 	}
 	return text, nil
 }
