@@ -1,6 +1,6 @@
 # What a developer runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build console dev test test-full lint bench fuzz clean tools-run tools-test
+.PHONY: help build console dev test test-full lint bench drills fuzz clean tools-run tools-test
 
 # The version is stamped below. Git's own stamp would fail the build in a checkout that belongs to another user.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -33,9 +33,10 @@ test: tools-test ## everything that has to pass, with a scratch PostgreSQL of it
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 15m $(FRESH) ./...
 	@if [ -f console/ui/package.json ]; then npm --prefix console/ui test; fi
 
-test-full: tools-test ## the same three times over in random order, then the fuzz targets
+test-full: tools-test ## the same three times over in random order, then drills and fuzz targets
 	$(MAKE) test CI=true
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 60m -count=3 -shuffle=on ./...
+	$(MAKE) drills
 	.ci/fuzz 30s
 
 lint: ## the linters
@@ -46,6 +47,13 @@ lint: ## the linters
 
 bench: tools-test ## the benchmarks
 	$(WITH_POSTGRES) go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./...
+
+drills: build tools-run ## the failure drills: outage, crash and roll-out of real processes (two minutes)
+	go build -trimpath -tags faultpoint -ldflags '$(LDFLAGS)' -o bin/tollgate-faultpoint ./cmd/tollgate
+	bin/tollgate drill outage
+	bin/tollgate drill crash
+	bin/tollgate drill crash --faultpoint-binary bin/tollgate-faultpoint
+	bin/tollgate drill rollout
 
 fuzz: tools-test ## each fuzz target for ten seconds
 	.ci/fuzz 10s

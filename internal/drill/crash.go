@@ -431,7 +431,7 @@ func summary(ends []string) string {
 
 // checkMeters looks whether the limits of the dead calls hold nothing any more, and their slots are free.
 func (s *crash) checkMeters(ctx context.Context) error {
-	limits, clear, free := 0, 0, 0
+	limits, idle, free := 0, 0, 0
 	for _, c := range s.corpses {
 		key, err := s.Admin.Get(ctx, "keys/"+c.keyID)
 		if err != nil {
@@ -444,14 +444,14 @@ func (s *crash) checkMeters(ctx context.Context) error {
 			}
 			limits++
 			if strings.Trim(fleet.Text(state, "held"), "0.") == "" {
-				clear++
+				idle++
 			}
 		}
 		if a := s.client.call(ctx, s.healthy, c.key, chat(plainModel, false)); a.brief() == "200" {
 			free++
 		}
 	}
-	s.report.expect("expiry", "limits of the dead calls that hold nothing", of(limits, limits), of(clear, limits))
+	s.report.expect("expiry", "limits of the dead calls that hold nothing", of(limits, limits), of(idle, limits))
 	s.report.expect("expiry", "their only slots that a next call gets", of(len(s.corpses), len(s.corpses)), of(free, len(s.corpses)))
 	return nil
 }

@@ -149,7 +149,7 @@ type stream struct {
 
 // open begins a streamed chat and reads its first event.
 func (c *client) open(ctx context.Context, base, key, model string) (*stream, error) {
-	r, err := c.send(ctx, http.MethodPost, base+chatPath, key, chat(model, true))
+	r, err := c.send(ctx, http.MethodPost, base+chatPath, key, chat(model, true)) //nolint:bodyclose // rest closes it
 	if err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
