@@ -226,35 +226,41 @@ CREATE TABLE ledger.rows_default PARTITION OF ledger.rows DEFAULT;
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.rows_default FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change();
 CREATE TABLE ledger.attribution_default PARTITION OF ledger.attribution DEFAULT;
 
--- Makes the partitions of this month and the three that follow, where they are missing. Returns how many it made.
--- A table is made first and attached then, which locks the parent less than making it as a partition.
-CREATE FUNCTION ledger.ensure_partitions() RETURNS int
+-- Makes the partitions of a month of UTC, where they are missing. Returns how many it made. A table is made first and attached
+-- then, which locks the parent less than making it as a partition.
+CREATE FUNCTION ledger.add_month(month date) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    first  CONSTANT timestamp := date_trunc('month', month::timestamp);
     parent text;
-    month  timestamp; -- of UTC
     part   text;
     made   int := 0;
 BEGIN
     FOREACH parent IN ARRAY ARRAY['rows', 'attribution'] LOOP
-        FOR i IN 0..3 LOOP
-            month := date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(months => i);
-            part := parent || '_' || to_char(month, 'YYYYMM');
-            CONTINUE WHEN to_regclass('ledger.' || part) IS NOT NULL;
-            EXECUTE format('CREATE TABLE ledger.%I (LIKE ledger.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', part, parent);
-            IF parent = 'rows' THEN
-                EXECUTE format('CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.%I '
-                    'FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change()', part);
-            END IF;
-            EXECUTE format('ALTER TABLE ledger.%I ATTACH PARTITION ledger.%I FOR VALUES FROM (%L) TO (%L)', parent, part,
-                ledger.id_at(month AT TIME ZONE 'UTC'), ledger.id_at((month + interval '1 month') AT TIME ZONE 'UTC'));
-            made := made + 1;
-        END LOOP;
+        part := parent || '_' || to_char(first, 'YYYYMM');
+        CONTINUE WHEN to_regclass('ledger.' || part) IS NOT NULL;
+        EXECUTE format('CREATE TABLE ledger.%I (LIKE ledger.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', part, parent);
+        IF parent = 'rows' THEN
+            EXECUTE format('CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.%I '
+                'FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change()', part);
+        END IF;
+        EXECUTE format('ALTER TABLE ledger.%I ATTACH PARTITION ledger.%I FOR VALUES FROM (%L) TO (%L)', parent, part,
+            ledger.id_at(first AT TIME ZONE 'UTC'), ledger.id_at((first + interval '1 month') AT TIME ZONE 'UTC'));
+        made := made + 1;
     END LOOP;
     RETURN made;
 END
+$$;
+
+-- Makes the partitions of this month and the three that follow, where they are missing. Returns how many it made.
+CREATE FUNCTION ledger.ensure_partitions() RETURNS int
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT sum(ledger.add_month((date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(months => i))::date))::int
+    FROM generate_series(0, 3) AS i
 $$;
 SELECT ledger.ensure_partitions();
 

@@ -311,14 +311,14 @@ BEGIN
     END IF;
     suffix := to_char(oldest, 'YYYYMM');
     next_id := ledger.id_at((oldest + interval '1 month') AT TIME ZONE 'UTC');
-    EXECUTE format('LOCK TABLE ledger.%I, ledger.%I IN SHARE MODE', 'rows_' || suffix, 'reservations_' || suffix);
+    EXECUTE format('LOCK TABLE ledger.%I IN SHARE MODE', 'rows_' || suffix);
     EXECUTE format(
         'SELECT EXISTS (SELECT FROM ledger.%1$I AS r WHERE (r.epoch, r.xid) >= ($1, $2))
-             OR EXISTS (SELECT FROM ledger.%2$I AS v WHERE v.state = ''open'')
+             OR EXISTS (SELECT FROM ledger.reservations AS v WHERE v.attempt_id < $3 AND v.state = ''open'')
              OR EXISTS (SELECT FROM ledger.%1$I AS r WHERE r.usage_source = ''reservation'' AND r.kind IN (''usage'', ''expiry'')
                     AND NOT EXISTS (SELECT FROM ledger.%1$I AS a WHERE a.attempt_id = r.attempt_id AND a.kind = ''late_adjustment''))
              OR EXISTS (SELECT FROM ledger.rows_default AS r WHERE r.attempt_id < $3)',
-        'rows_' || suffix, 'reservations_' || suffix)
+        'rows_' || suffix)
     INTO dirty USING m.epoch, m.until_xid, next_id;
     IF dirty THEN
         RETURN NULL;
@@ -340,7 +340,7 @@ BEGIN
         'rows_' || suffix);
     INSERT INTO ledger.dropped_months (month, rows, cost) VALUES (oldest, n, total);
     UPDATE ledger.state SET kept_from = next_id;
-    FOREACH parent IN ARRAY ARRAY['rows', 'reservations', 'attribution'] LOOP
+    FOREACH parent IN ARRAY ARRAY['rows', 'attribution'] LOOP
         CONTINUE WHEN to_regclass(format('ledger.%I', parent || '_' || suffix)) IS NULL;
         EXECUTE format('ALTER TABLE ledger.%I DETACH PARTITION ledger.%I', parent, parent || '_' || suffix);
         EXECUTE format('DROP TABLE ledger.%I', parent || '_' || suffix);
