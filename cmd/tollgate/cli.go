@@ -20,14 +20,16 @@ Start with "tollgate dev": it brings its own database and a mock provider and pr
 
 // commands is the whole command line. Each command is a file of its own.
 type commands struct {
-	Dev     devCommand     `cmd:"" help:"Run everything on this machine: database, demo organization, mock provider, gateway." group:"Run:"`
-	Serve   serveCommand   `cmd:"" help:"Run the gateway against DATABASE_URL." group:"Run:"`
-	Migrate migrateCommand `cmd:"" help:"Bring the database's schema up to date, or show its state." group:"Run:"`
-	Config  configCommand  `cmd:"" help:"Check or show the settings." group:"Run:"`
-	Doctor  doctorCommand  `cmd:"" help:"Check database, privileges and secrets, and say what to do." group:"Run:"`
-	Drill   drillCommand   `cmd:"" help:"Break a Tollgate of its own and show that the promises hold." group:"Run:"`
-	Mock    mockCommand    `cmd:"" help:"Run the scripted upstream that demos and tests use." group:"Run:"`
-	Version versionCommand `cmd:"" help:"Print the version." group:"Run:"`
+	Dev      devCommand      `cmd:"" help:"Run everything on this machine: database, demo organization, mock provider, gateway." group:"Run:"`
+	Serve    serveCommand    `cmd:"" help:"Run the gateway against DATABASE_URL." group:"Run:"`
+	Migrate  migrateCommand  `cmd:"" help:"Bring the database's schema up to date, or show its state." group:"Run:"`
+	Config   configCommand   `cmd:"" help:"Check or show the settings." group:"Run:"`
+	Doctor   doctorCommand   `cmd:"" help:"Check database, privileges and secrets, and say what to do." group:"Run:"`
+	Drill    drillCommand    `cmd:"" help:"Break a Tollgate of its own and show that the promises hold." group:"Run:"`
+	Loadtest loadtestCommand `cmd:"" help:"Offer load to one, two and four gateways and judge what came of it." group:"Run:"`
+	Mock     mockCommand     `cmd:"" help:"Run the scripted upstream that demos and tests use." group:"Run:"`
+	Seed     seedCommand     `cmd:"" help:"Fill a development database with made-up ledger rows." group:"Run:"`
+	Version  versionCommand  `cmd:"" help:"Print the version." group:"Run:"`
 
 	cli.Commands
 }
