@@ -1,6 +1,6 @@
 # What a developer runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build console dev test test-full lint bench drills fuzz clean tools-run tools-test
+.PHONY: help build console dev test test-full chaos lint bench drills fuzz clean tools-run tools-test
 
 # The version is stamped below. Git's own stamp would fail the build in a checkout that belongs to another user.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -33,9 +33,10 @@ test: tools-test ## everything that has to pass, with a scratch PostgreSQL of it
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 15m $(FRESH) ./...
 	@if [ -f console/ui/package.json ]; then npm --prefix console/ui test; fi
 
-test-full: tools-test ## the same three times over in random order, then drills and fuzz targets
+test-full: tools-test ## the same three times over in random order, then chaos, drills and fuzz targets
 	$(MAKE) test CI=true
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 60m -count=3 -shuffle=on ./...
+	$(MAKE) chaos
 	$(MAKE) drills
 	.ci/fuzz 30s
 
@@ -47,6 +48,12 @@ lint: ## the linters
 
 bench: tools-test ## the benchmarks
 	$(WITH_POSTGRES) go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./...
+
+CHAOS_PROFILE ?= all
+CHAOS_SEED ?= 0
+CHAOS_TIME ?= 5m
+chaos: tools-test ## kills, lost replies, database crashes and bursts for CHAOS_TIME (5m); CHAOS_PROFILE and CHAOS_SEED choose
+	go run ./internal/chaos/run --profile $(CHAOS_PROFILE) --seed $(CHAOS_SEED) --time $(CHAOS_TIME) --seeds internal/chaos/testdata/seeds
 
 drills: build tools-run ## the failure drills: outage, crash and roll-out of real processes (two minutes)
 	go build -trimpath -tags faultpoint -ldflags '$(LDFLAGS)' -o bin/tollgate-faultpoint ./cmd/tollgate

@@ -40,6 +40,8 @@ var borders = map[string][]string{
 	"console":                {"governance", "governance/meter"},
 	"migrations":             {},
 	"internal/app":           {"governance/...", "plugins/...", "providers/...", "gateway", "console", "migrations", "internal/..."},
+	"internal/chaos":         {"internal/devdb", "internal/mock"},
+	"internal/chaos/run":     {"internal/chaos"},
 	"internal/cli":           {"governance", "internal/..."},
 	"internal/devdb":         {"internal/..."},
 	"internal/fleet":         {"internal/devdb"},
@@ -55,7 +57,7 @@ var borders = map[string][]string{
 var reserved = map[string][]string{
 	"github.com/labstack/echo/v4":          {"gateway", "console"},
 	"github.com/danielgtaylor/huma/v2":     {"console"},
-	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app", "internal/loadtest"},
+	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app", "internal/chaos", "internal/loadtest"},
 	"github.com/golang-migrate/migrate/v4": {"governance/pgstore"},
 	"github.com/prometheus/client_golang":  {"internal/app"},
 	"github.com/rs/zerolog/log":            {},

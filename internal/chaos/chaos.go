@@ -231,7 +231,10 @@ func (r *run) storm(ctx context.Context) error {
 	var load, rest sync.WaitGroup
 	load.Go(func() {
 		defer stopTrouble()
-		loaded = r.shape.load.run(loading, r.load, r.options.Seed, func() { close(began) })
+		loaded = r.shape.load.run(loading, r.load, r.options.Seed, func() {
+			r.load.until = time.Now().Add(r.options.Time)
+			close(began)
+		})
 	})
 	select {
 	case <-began:

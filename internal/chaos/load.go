@@ -39,7 +39,8 @@ type load struct {
 	oracle *oracle
 	client *http.Client
 
-	sent atomic.Int64 // numbers the tags
+	sent  atomic.Int64 // numbers the tags
+	until time.Time    // the end of the storm; set before the first request
 
 	mu   sync.Mutex
 	made int64 // tags that are end users
@@ -193,8 +194,8 @@ func (m mixed) next(ctx context.Context, l *load, keys []*key, random *rand.Rand
 	p.inputUsed = 1 + random.IntN(30)
 	p.outputUsed = 1 + int(float64(p.output)*1.4*random.Float64()) // sometimes more than was reserved: debt
 	delay := time.Duration(10+random.IntN(150)) * time.Millisecond
-	if random.Float64() < m.slow {
-		delay = lease + time.Duration(1000+random.IntN(3000))*time.Millisecond
+	if stalled := silence(random); random.Float64() < m.slow && time.Until(l.until) > stalled {
+		delay = stalled
 	}
 	p.script = fmt.Sprintf("usage(%d,%d),first_byte_delay(%s)", p.inputUsed, p.outputUsed, delay)
 	switch chance := random.IntN(100); {

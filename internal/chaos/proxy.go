@@ -192,7 +192,7 @@ func (p *proxy) accept() {
 
 // forward carries bytes until one side ends or a cut is made, and then ends both.
 func (p *proxy) forward(client, server net.Conn) {
-	link := &link{client: client, server: server, answered: make(chan struct{})}
+	link := &link{client: client, server: server}
 	p.conns.Go(func() {
 		defer link.end()
 		buffer := make([]byte, 64<<10)
@@ -201,7 +201,7 @@ func (p *proxy) forward(client, server net.Conn) {
 			if n > 0 {
 				p.pass()
 				if link.muted.Load() {
-					close(link.answered)
+					p.replies.Add(1)
 					return
 				}
 				if _, err := client.Write(buffer[:n]); err != nil {
@@ -237,9 +237,7 @@ func (p *proxy) forward(client, server net.Conn) {
 				if _, err := server.Write(request); err != nil {
 					return
 				}
-				if link.swallow(buffer) {
-					p.replies.Add(1)
-				}
+				link.await(buffer)
 				return
 			}
 			if _, err := server.Write(request); err != nil {
@@ -255,34 +253,15 @@ func (p *proxy) forward(client, server net.Conn) {
 // link is a pair of connections.
 type link struct {
 	client, server net.Conn
-	muted          atomic.Bool
-	answered       chan struct{} // closed when a muted server has answered
+	muted          atomic.Bool // the server's next bytes are lost
 }
 
-// swallow waits for the answer of a muted server, which nobody gets; false: the client or the server left before.
-func (l *link) swallow(buffer []byte) bool {
-	gone := make(chan struct{})
-	go func() { // ends with the connection
-		defer close(gone)
-		for {
-			if _, err := l.client.Read(buffer); err != nil {
-				return
-			}
-		}
-	}()
-	defer func() {
-		l.end()
-		<-gone
-	}()
-	select {
-	case <-l.answered:
-		return true
-	case <-gone:
-		select {
-		case <-l.answered:
-			return true
-		default:
-			return false
+// await returns when the connections have ended, which the server's reply does where it is muted. What the client still
+// says nobody hears.
+func (l *link) await(buffer []byte) {
+	for {
+		if _, err := l.client.Read(buffer); err != nil {
+			return
 		}
 	}
 }
