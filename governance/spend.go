@@ -215,6 +215,8 @@ type OpenReservation struct {
 type CheckReport struct {
 	Checks   []CheckResult
 	Rows     int64
+	Sealed   Block         // the newest block; Rows counts all that are sealed
+	Unsealed time.Duration // age of the oldest row that is not sealed; 0: every row is
 	Duration time.Duration
 }
 

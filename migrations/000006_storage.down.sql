@@ -47,6 +47,48 @@ FROM windows AS w
 LEFT JOIN overshot AS o USING (limit_id, subject, window_start)
 WHERE w.spent + w.held > w.amount + coalesce(o.over, 0);
 
+CREATE OR REPLACE VIEW audit.row_cost AS
+SELECT r.attempt_id, r.kind, r.usage_source, r.cost, audit.half_even(s.millionths) AS computed
+FROM ledger.rows AS r
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(u.quantity::numeric * u.price), 0) AS millionths
+    FROM unnest(r.quantities, r.unit_prices) AS u (quantity, price)
+    WHERE u.quantity <> 0 AND u.price <> 0
+) AS s
+WHERE r.kind IN ('usage', 'expiry')
+  AND r.cost <> audit.half_even(s.millionths)
+  AND (r.usage_source <> 'reservation' OR r.cost <> ceil(s.millionths / 1000000))
+UNION ALL
+SELECT a.attempt_id, a.kind, a.usage_source, r.cost + a.cost, audit.half_even(s.millionths)
+FROM ledger.rows AS a
+JOIN ledger.rows AS r ON r.attempt_id = a.attempt_id AND r.kind IN ('usage', 'expiry')
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum((coalesce(b.quantity, 0) + u.quantity)::numeric * u.price), 0) AS millionths
+    FROM unnest(a.quantities, a.unit_prices) WITH ORDINALITY AS u (quantity, price, unit)
+    LEFT JOIN unnest(r.quantities) WITH ORDINALITY AS b (quantity, unit) USING (unit)
+) AS s
+WHERE a.kind = 'late_adjustment'
+  AND (a.cost <> 0 OR 0 <> ANY (a.quantities))
+  AND r.cost + a.cost <> audit.half_even(s.millionths);
+
+CREATE OR REPLACE VIEW audit.bucket_events AS
+WITH legs AS (
+    SELECT g.limit_id, g.subject, g.reserved, g.actual, g.admitted_at, g.settled_at
+    FROM tollgate.organizations AS o
+    JOIN audit.row_legs AS g ON g.organization_id = o.id AND g.settled_at > now() - interval '1 day' AND g.class < 6
+    UNION ALL
+    SELECT g.limit_id, g.subject, g.reserved, NULL, g.admitted_at, NULL FROM audit.open_legs AS g WHERE g.class < 6
+    UNION ALL
+    SELECT g.limit_id, g.subject, g.reserved, 0, r.admitted_at, r.closed_at
+    FROM ledger.reservations AS r
+    CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_classes, r.leg_reserved) AS g (limit_id, subject, class, reserved)
+    WHERE r.state = 'released' AND r.admitted_at IS NOT NULL AND g.class < 6
+)
+SELECT limit_id, subject, admitted_at AS at, 1 AS step, reserved AS taken, 0 AS back FROM legs WHERE reserved > 0
+UNION ALL
+SELECT limit_id, subject, settled_at, 0, 0, reserved - actual FROM legs WHERE actual <> reserved;
+
+DROP FUNCTION audit.millionths;
 DROP FUNCTION ledger.drop_month, ledger.note_places, ledger.seal, ledger.block_hash, ledger.row_digest, ledger.month_of;
 DROP TABLE ledger.dropped_months, ledger.openings, ledger.days, ledger.hours, ledger.block_parts, ledger.blocks, ledger.seal_mark;
 ALTER TABLE ledger.state DROP COLUMN kept_from;

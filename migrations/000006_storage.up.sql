@@ -417,3 +417,76 @@ FROM windows AS w
 LEFT JOIN overshot AS o USING (limit_id, subject, window_start)
 LEFT JOIN ledger.openings AS d USING (limit_id, subject, window_start)
 WHERE w.spent + w.held > w.amount + coalesce(o.over, 0) + coalesce(d.over, 0);
+
+-- Millionths of nano-dollars that quantities come to. Sixteen units are spelled out: a sub-query for each row took most of
+-- the time of a check.
+CREATE FUNCTION audit.millionths(q bigint[], p bigint[]) RETURNS numeric
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE WHEN q[1] <> 0 AND p[1] <> 0 THEN q[1]::numeric * p[1] ELSE 0 END
+        + CASE WHEN q[2] <> 0 AND p[2] <> 0 THEN q[2]::numeric * p[2] ELSE 0 END
+        + CASE WHEN q[3] <> 0 AND p[3] <> 0 THEN q[3]::numeric * p[3] ELSE 0 END
+        + CASE WHEN q[4] <> 0 AND p[4] <> 0 THEN q[4]::numeric * p[4] ELSE 0 END
+        + CASE WHEN q[5] <> 0 AND p[5] <> 0 THEN q[5]::numeric * p[5] ELSE 0 END
+        + CASE WHEN q[6] <> 0 AND p[6] <> 0 THEN q[6]::numeric * p[6] ELSE 0 END
+        + CASE WHEN q[7] <> 0 AND p[7] <> 0 THEN q[7]::numeric * p[7] ELSE 0 END
+        + CASE WHEN q[8] <> 0 AND p[8] <> 0 THEN q[8]::numeric * p[8] ELSE 0 END
+        + CASE WHEN q[9] <> 0 AND p[9] <> 0 THEN q[9]::numeric * p[9] ELSE 0 END
+        + CASE WHEN q[10] <> 0 AND p[10] <> 0 THEN q[10]::numeric * p[10] ELSE 0 END
+        + CASE WHEN q[11] <> 0 AND p[11] <> 0 THEN q[11]::numeric * p[11] ELSE 0 END
+        + CASE WHEN q[12] <> 0 AND p[12] <> 0 THEN q[12]::numeric * p[12] ELSE 0 END
+        + CASE WHEN q[13] <> 0 AND p[13] <> 0 THEN q[13]::numeric * p[13] ELSE 0 END
+        + CASE WHEN q[14] <> 0 AND p[14] <> 0 THEN q[14]::numeric * p[14] ELSE 0 END
+        + CASE WHEN q[15] <> 0 AND p[15] <> 0 THEN q[15]::numeric * p[15] ELSE 0 END
+        + CASE WHEN q[16] <> 0 AND p[16] <> 0 THEN q[16]::numeric * p[16] ELSE 0 END
+        + CASE WHEN cardinality(q) > 16
+               THEN (SELECT coalesce(sum(u.quantity::numeric * u.price), 0) FROM unnest(q[17:], p[17:]) AS u (quantity, price)
+                     WHERE u.quantity <> 0 AND u.price <> 0)
+               ELSE 0 END
+$$;
+
+-- The cost of a row, from its own quantities and unit prices, whatever the price book says today. A reservation was rounded
+-- up. An adjustment makes, together with the row that it adjusts, what was used cost its own prices. What lies nearer than a
+-- half needs no rounding to be right.
+CREATE OR REPLACE VIEW audit.row_cost AS
+SELECT r.attempt_id, r.kind, r.usage_source, r.cost, audit.half_even(s.millionths) AS computed
+FROM ledger.rows AS r
+CROSS JOIN LATERAL (SELECT audit.millionths(r.quantities, r.unit_prices) AS millionths OFFSET 0) AS s
+WHERE r.kind IN ('usage', 'expiry')
+  AND abs(r.cost * 1000000::numeric - s.millionths) >= 500000
+  AND r.cost <> audit.half_even(s.millionths)
+  AND (r.usage_source <> 'reservation' OR r.cost <> ceil(s.millionths / 1000000))
+UNION ALL
+SELECT a.attempt_id, a.kind, a.usage_source, r.cost + a.cost, audit.half_even(s.millionths)
+FROM ledger.rows AS a
+JOIN ledger.rows AS r ON r.attempt_id = a.attempt_id AND r.kind IN ('usage', 'expiry')
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum((coalesce(b.quantity, 0) + u.quantity)::numeric * u.price), 0) AS millionths
+    FROM unnest(a.quantities, a.unit_prices) WITH ORDINALITY AS u (quantity, price, unit)
+    LEFT JOIN unnest(r.quantities) WITH ORDINALITY AS b (quantity, unit) USING (unit)
+) AS s
+WHERE a.kind = 'late_adjustment'
+  AND (a.cost <> 0 OR 0 <> ANY (a.quantities))
+  AND r.cost + a.cost <> audit.half_even(s.millionths);
+
+-- What was done to buckets during the last day, one line an event: taken by an admission, or given back (less than nothing:
+-- charged on top) by what ended it. A batch settles first and admits then, at one instant.
+CREATE OR REPLACE VIEW audit.bucket_events AS
+WITH legs AS (
+    SELECT g.limit_id, g.subject, g.reserved, g.actual, g.admitted_at, g.settled_at
+    FROM audit.row_legs AS g
+    WHERE g.settled_at > now() - interval '1 day' AND g.class < 6
+    UNION ALL
+    SELECT g.limit_id, g.subject, g.reserved, NULL, g.admitted_at, NULL FROM audit.open_legs AS g WHERE g.class < 6
+    UNION ALL
+    SELECT g.limit_id, g.subject, g.reserved, 0, r.admitted_at, r.closed_at
+    FROM ledger.reservations AS r
+    CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_classes, r.leg_reserved) AS g (limit_id, subject, class, reserved)
+    WHERE r.state = 'released' AND r.admitted_at IS NOT NULL AND g.class < 6
+)
+SELECT limit_id, subject, admitted_at AS at, 1 AS step, reserved AS taken, 0 AS back FROM legs WHERE reserved > 0
+UNION ALL
+SELECT limit_id, subject, settled_at, 0, 0, reserved - actual FROM legs WHERE actual <> reserved;
+
+REVOKE EXECUTE ON FUNCTION audit.millionths FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION audit.millionths TO tollgate_gateway, tollgate_control;

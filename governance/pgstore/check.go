@@ -14,6 +14,9 @@ import (
 // leisureTimeout bounds one statement that reads much, so that a forgotten one does not keep an old snapshot alive.
 const leisureTimeout = 5 * time.Minute
 
+// samplesMax is how many differing rows a check shows.
+const samplesMax = 10
+
 // checks are the invariants that need no oracle, in the order in which they are reported. Each reads one view.
 var checks = []struct{ id, name, statement string }{
 	{"I01", "spent of a budget window = sum of its rows", "check_window_spent"},
@@ -29,38 +32,116 @@ var checks = []struct{ id, name, statement string }{
 	{"cost", "cost of a row = its quantities at its unit prices", "check_row_cost"},
 }
 
-// Check recomputes every counter from the ledger and verifies the invariants, each in a snapshot of its own.
+// blocksAtOnce is how many blocks one statement of a check reads, so that none holds an old snapshot for long.
+const blocksAtOnce = 4
+
+// sample is one row of a check: something that breaks it, and how many there are.
+type sample struct {
+	Violations int64  `db:"violations"`
+	Sample     string `db:"sample"`
+}
+
+// Check recomputes every counter from the ledger and verifies the invariants, the seals and the roll-ups, in as many snapshots
+// as there are checks, blocks and days.
 func (s *Spend) Check(ctx context.Context) (governance.CheckReport, error) {
 	began := time.Now()
-	report := governance.CheckReport{Checks: make([]governance.CheckResult, 0, len(checks))}
+	report := governance.CheckReport{Checks: make([]governance.CheckResult, 0, len(checks)+2)}
 	for _, c := range checks {
 		result := governance.CheckResult{ID: c.id, Name: c.name}
-		err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) error {
-			type sample struct {
-				Violations int64  `db:"violations"`
-				Sample     string `db:"sample"`
-			}
-			samples, err := many[sample](ctx, tx, c.statement, nil)
-			for _, v := range samples {
-				result.Violations = v.Violations
-				result.Samples = append(result.Samples, v.Sample)
-			}
-			return err
-		})
-		if err != nil {
-			return governance.CheckReport{}, fmt.Errorf("check %s: %w", c.id, err)
+		if err := s.sample(ctx, &result, c.statement, nil); err != nil {
+			return governance.CheckReport{}, err
 		}
 		report.Checks = append(report.Checks, result)
 	}
-	err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) (err error) {
-		report.Rows, err = scalar[int64](ctx, tx, "check_rows", nil)
+	seals := governance.CheckResult{ID: "I14", Name: "sealed rows are those that were sealed, and their blocks an unbroken chain"}
+	if err := s.checkSeals(ctx, &report, &seals); err != nil {
+		return governance.CheckReport{}, err
+	}
+	rollups := governance.CheckResult{ID: "I17", Name: "roll-ups are the sums of the rows"}
+	if err := s.checkRollups(ctx, &rollups); err != nil {
+		return governance.CheckReport{}, err
+	}
+	report.Checks = append(report.Checks, seals, rollups)
+	report.Duration = time.Since(began)
+	return report, nil
+}
+
+// sample adds to a result what a statement finds.
+func (s *Spend) sample(ctx context.Context, result *governance.CheckResult, statement string, a args) error {
+	err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) error {
+		if a != nil { // it is narrowed to a part of the ledger
+			if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
+				return err
+			}
+		}
+		found, err := many[sample](ctx, tx, statement, a)
+		if len(found) > 0 {
+			result.Violations += found[0].Violations
+		}
+		for _, v := range found[:min(len(found), samplesMax-len(result.Samples))] {
+			result.Samples = append(result.Samples, v.Sample)
+		}
 		return err
 	})
 	if err != nil {
-		return governance.CheckReport{}, fmt.Errorf("count rows: %w", err)
+		return fmt.Errorf("check %s: %w", result.ID, err)
 	}
-	report.Duration = time.Since(began)
-	return report, nil
+	return nil
+}
+
+// checkSeals counts all rows, and compares the sealed ones with their blocks.
+func (s *Spend) checkSeals(ctx context.Context, report *governance.CheckReport, result *governance.CheckResult) error {
+	type counts struct {
+		Rows     int64  `db:"rows"`
+		Sealed   int64  `db:"sealed"`
+		InBlocks int64  `db:"in_blocks"`
+		Number   int64  `db:"number"`
+		Hash     []byte `db:"hash"`
+		Waits    int64  `db:"waits"`
+		Chained  bool   `db:"chained"`
+	}
+	var n counts
+	err := atLeisure(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) (err error) {
+		n, err = one[counts](ctx, tx, "check_rows", nil)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("count rows: %w", err)
+	}
+	report.Rows = n.Rows
+	report.Sealed = governance.Block{Number: n.Number, Rows: n.Sealed, Hash: n.Hash}
+	report.Unsealed = time.Duration(n.Waits) * time.Second
+	if n.Sealed != n.InBlocks {
+		result.Violations++
+		result.Samples = append(result.Samples, fmt.Sprintf("%d rows lie below the mark of the seals, and the blocks have %d", n.Sealed, n.InBlocks))
+	}
+	if !n.Chained {
+		result.Violations++
+		result.Samples = append(result.Samples, fmt.Sprintf("the mark names block %d with another hash than the block, or it is not the last", n.Number))
+	}
+	for first := int64(1); first <= n.Number; first += blocksAtOnce {
+		err := s.sample(ctx, result, "check_blocks", args{"first": first, "last": min(first+blocksAtOnce-1, n.Number)})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRollups compares the sums of hours with the rows, those of days with the hours, and those of months with the blocks.
+func (s *Spend) checkRollups(ctx context.Context, result *governance.CheckResult) error {
+	days, err := read(ctx, s.pool, func(ctx context.Context, q querier) ([]time.Time, error) {
+		return collect(ctx, q, "check_rollup_days", nil, pgx.RowTo[time.Time])
+	})
+	if err != nil {
+		return fmt.Errorf("list days: %w", err)
+	}
+	for _, day := range days {
+		if err := s.sample(ctx, result, "check_rollups", args{"day": day}); err != nil {
+			return err
+		}
+	}
+	return s.sample(ctx, result, "check_rollup_totals", nil)
 }
 
 // atLeisure runs do in a transaction whose statements may take longer than those of requests, whatever the role's settings.

@@ -65,7 +65,8 @@ SELECT set_config('synchronous_commit', 'off', true), set_config('work_mem', '12
 
 -- name: seed_rows
 -- Settled usage rows number @first to @last of @total, spread evenly over the time from @since until now, with what they
--- book on windows. Few keys do most of the work, as everywhere.
+-- book on windows. Few keys do most of the work, as everywhere, and
+-- each uses one model and at times another.
 WITH keys AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY k.id) - 1 AS n, k.id, k.public_id, k.name, t.id AS team_id, t.public_id AS team_public_id,
         t.name AS team_name, o.id AS organization_id, o.public_id AS organization_public_id, o.name AS organization_name,
@@ -85,7 +86,7 @@ WITH keys AS MATERIALIZED (
     WHERE starts_with(p.name, 'seeded-')
 ), drawn AS MATERIALIZED (
     SELECT i, floor(power(random(), 3) * (SELECT count(*) FROM keys))::bigint AS key_n,
-        floor(power(random(), 2) * (SELECT count(*) FROM targets))::bigint AS target_n,
+        CASE WHEN random() < 0.2 THEN 1 ELSE 0 END AS other,
         100 + floor(power(random(), 2) * 4000)::bigint AS input, 20 + floor(power(random(), 2) * 800)::bigint AS output,
         since + (until - since) * ((i - 1)::float8 / @total::bigint) AS at,
         1000 + floor(random() * 2000)::bigint AS took_ms, md5(random()::text || i) AS tail
@@ -111,7 +112,7 @@ WITH keys AS MATERIALIZED (
         ARRAY[d.input + d.output, d.input + d.output, 1, c.cost], 0, d.at, d.at + d.took_ms * interval '1 millisecond'
     FROM drawn AS d
     JOIN keys AS k ON k.n = d.key_n
-    JOIN targets AS g ON g.n = d.target_n
+    JOIN targets AS g ON g.n = (k.n * 7 + d.other) % (SELECT count(*) FROM targets)
     CROSS JOIN LATERAL (
         SELECT overlay(overlay(ledger.id_at(d.at)::text PLACING '7' || left(d.tail, 3) || '-8' || substr(d.tail, 4, 3) FROM 15 FOR 9)
             PLACING substr(d.tail, 7, 12) FROM 25 FOR 12)::uuid AS id
