@@ -50,20 +50,20 @@ A sample passes if all of this holds, else the exit code is 1:
 Examples:
   tollgate loadtest
   tollgate loadtest --replicas 4 --rates 500,2000,5000 --admit 100
-  tollgate loadtest --replicas 1 --connections 64               as many calls as the machine can
-  tollgate loadtest --replicas 1 --connections 64 --stream --words 97
+  tollgate loadtest --replicas 1 --connections 64                          as many calls as the machine can
+  tollgate loadtest --replicas 1 --connections 64 --stream --words 97      streams of 100 frames
   tollgate loadtest --target https://gw1.example --target https://gw2.example --model gpt-4o --rates 50`)
 }
 
 func (c *loadtestCommand) Run(ctx context.Context, s streams) error {
 	report, err := c.report(ctx, s)
-	if err != nil {
+	if report == nil {
 		return err
 	}
 	if c.Output == "json" {
-		err = json.NewEncoder(s.out).Encode(report)
+		err = errors.Join(err, json.NewEncoder(s.out).Encode(report))
 	} else {
-		err = report.WriteTable(s.out)
+		err = errors.Join(err, report.WriteTable(s.out))
 	}
 	if err == nil && !report.Pass {
 		err = errors.New("not every sample passed, see above")

@@ -61,8 +61,7 @@ func start(ctx context.Context, client *http.Client, binary string, env []string
 	p := &Process{client: client, done: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...) //nolint:gosec,noctx // the caller names the program; Close ends it
 	p.cmd.Env, p.cmd.Stderr = env, &p.log
-	// Ctrl-C in a terminal reaches the program that owns the fleet alone.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p.cmd.SysProcAttr = attributes()
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("open its output: %w", err)

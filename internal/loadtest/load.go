@@ -58,7 +58,7 @@ func (l *load) open(ctx context.Context, rate float64, n, connections int) []obs
 			l.one(ctx, w.conn, j, start)
 			var ok bool
 			j, ok = lane.next(w)
-			calls.Done() // only then: whoever sees the end of all calls ends the idle workers
+			calls.Done() // only now, because the end of all calls is the end of the workers that are idle by then
 			if ok {
 				continue
 			}

@@ -73,7 +73,7 @@ const (
 )
 
 // Run starts a database, a mock and gateways, and takes one sample for each number of replicas and each rate. A sample
-// that does not pass is no error.
+// that does not pass is no error. With an error the report, if there is one, has the samples before it.
 func Run(ctx context.Context, o OwnOptions) (report *Report, err error) {
 	f, err := fleet.Start(ctx, fleet.Options{Binary: o.Binary, Database: o.Database})
 	if err != nil {
@@ -96,7 +96,7 @@ func Run(ctx context.Context, o OwnOptions) (report *Report, err error) {
 		for _, rate := range o.rates() {
 			s, err := r.sample(ctx, replicas, rate)
 			if err != nil {
-				return nil, fmt.Errorf("sample of %s: %w", title(replicas, rate, o.Connections), err)
+				return report, fmt.Errorf("sample of %s: %w", title(replicas, rate, o.Connections), err)
 			}
 			report.Samples = append(report.Samples, Judged{*s, Judge(s)})
 		}
@@ -218,9 +218,11 @@ func (r *ownRun) sample(ctx context.Context, replicas int, rate float64) (s *Sam
 	s.Resources = r.resources(s, before, after, gateways)
 
 	r.o.tell("%s: checking the ledger", name)
-	return s, r.check(ctx, s)
+	r.check(ctx, s)
+	return s, ctx.Err()
 }
 
+// start starts gateways on addresses of their own. Those that an error keeps from use end with the fleet.
 func (r *ownRun) start(ctx context.Context, replicas int) ([]*fleet.Process, error) {
 	gateways := make([]*fleet.Process, replicas)
 	for i := range gateways {
@@ -240,22 +242,23 @@ func urlsOf(gateways []*fleet.Process) []string {
 	return urls
 }
 
-// check waits until nothing is open and has the ledger checked.
-func (r *ownRun) check(ctx context.Context, s *Sample) error {
+// check waits until nothing is open and has the ledger checked. A check that does not come about is a sampling error.
+func (r *ownRun) check(ctx context.Context, s *Sample) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
-	if err := r.fleet.Admin.AwaitClosed(ctx); err != nil {
-		return err
+	err := r.fleet.Admin.AwaitClosed(ctx)
+	if err == nil {
+		err = r.fleet.Admin.CheckLedger(ctx)
 	}
-	err := r.fleet.Admin.CheckLedger(ctx)
 	clean := err == nil
-	if errors.Is(err, fleet.ErrUnclean) {
+	switch {
+	case errors.Is(err, fleet.ErrUnclean):
 		s.Ledger = err.Error()
-	} else if err != nil {
-		return err
+	case err != nil:
+		s.samplingError(err)
+		return
 	}
 	s.LedgerClean = &clean
-	return nil
 }
 
 func (r *ownRun) resources(s *Sample, before, after usage, gateways []*fleet.Process) *Resources {
@@ -337,7 +340,8 @@ func (r *ownRun) limits(rate float64, cost money.Nano) (limits []Limit, rules []
 		}
 }
 
-// warm sends calls for a moment, as a caller of its own, and returns what each of them cost.
+// warm sends calls for a moment, as a caller of its own, and returns what each of them cost. That some of them fail on a
+// busy machine does not matter.
 func (r *ownRun) warm(ctx context.Context, gateways []*fleet.Process, organization string) (money.Nano, error) {
 	key, id, err := r.fleet.Issue(ctx, organization, "warm-up", total("cost", ample))
 	if err != nil {
@@ -347,13 +351,11 @@ func (r *ownRun) warm(ctx context.Context, gateways []*fleet.Process, organizati
 	if err != nil {
 		return 0, err
 	}
-	for _, o := range l.closed(ctx, warmWorkers, warmUp) {
-		if o.err != nil {
-			return 0, fmt.Errorf("warm up: %w", o.err)
-		}
-		if o.status != http.StatusOK {
-			return 0, fmt.Errorf("warm up: a gateway answered %d:\n%s", o.status, gateways[0].Log())
-		}
+	var warmed Sample
+	warmed.summarize(l.closed(ctx, warmWorkers, warmUp))
+	if warmed.Admitted == 0 {
+		return 0, fmt.Errorf("warm up: no call came through, %d 5xx, %d others, %v; a gateway's log:\n%s",
+			warmed.ServerErrors, warmed.Unexpected, warmed.Errors, gateways[0].Log())
 	}
 	page, err := r.fleet.Admin.Get(ctx, "spend?limit=1&key_id="+id)
 	if err != nil {

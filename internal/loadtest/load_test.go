@@ -1,0 +1,131 @@
+package loadtest
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/internal/secret"
+)
+
+func loadOf(t *testing.T, handlers ...http.HandlerFunc) *load {
+	t.Helper()
+	l := &load{caller: func(n int) int { return n % 2 }}
+	for _, h := range handlers {
+		to := targetOf(t, h)
+		l.targets = append(l.targets, to)
+		l.requests = append(l.requests, [][]byte{to.request(secret.New("even"), nil), to.request(secret.New("odd"), nil)})
+	}
+	return l
+}
+
+func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }
+
+// A single connection cannot keep calls from being due: they wait, and their times count from the due moment.
+func TestOpenLoop_CountsFromTheDueMoment(t *testing.T) {
+	t.Parallel()
+	const calls, rate = 50, 1_000_000
+	observed := loadOf(t, ok).open(t.Context(), rate, calls, 1)
+	var s Sample
+	s.summarize(observed)
+	require.Equal(t, calls, s.Admitted)
+	require.Equal(t, calls, s.Observations)
+	require.Equal(t, 1, s.InFlight-overlaps(observed))
+	for i := range observed {
+		o := &observed[i]
+		require.Equal(t, time.Duration(i)*time.Second/rate, o.due)
+		require.GreaterOrEqual(t, o.dispatched, o.due)
+		require.GreaterOrEqual(t, o.sent, o.dispatched)
+		require.GreaterOrEqual(t, o.firstByte, o.sent)
+		require.GreaterOrEqual(t, o.done, o.firstByte)
+		if i > 0 {
+			require.GreaterOrEqual(t, o.sent, observed[i-1].done, "one connection, first come first served")
+		}
+	}
+	require.Greater(t, s.Queue.Max, 0.0)
+}
+
+// overlaps is 1 where a call was sent at the very moment at which the one before ended, as coarse clocks may tell.
+func overlaps(observed []observation) int {
+	for i := 1; i < len(observed); i++ {
+		if observed[i].sent == observed[i-1].done {
+			return 1
+		}
+	}
+	return 0
+}
+
+// Calls go to all targets in turn, as all callers, and every one is observed, whatever becomes of it.
+func TestOpenLoop_ObservesEveryCall(t *testing.T) {
+	t.Parallel()
+	var first, second, odd atomic.Int64
+	count := func(n *atomic.Int64, then http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			n.Add(1)
+			if r.Header.Get("Authorization") == "Bearer odd" {
+				odd.Add(1)
+			}
+			then(w, r)
+		}
+	}
+	l := loadOf(t, count(&first, ok), count(&second, func(w http.ResponseWriter, _ *http.Request) {
+		if second.Load()%3 == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	var told atomic.Int64
+	l.observed = func() { told.Add(1) }
+	var s Sample
+	s.summarize(l.open(t.Context(), 10_000, 300, 16))
+	require.Equal(t, 300, s.Observations)
+	require.Equal(t, 150, s.Admitted)
+	require.Equal(t, 150, s.ServerErrors+s.TransportErrors)
+	require.Positive(t, s.TransportErrors)
+	require.NotEmpty(t, s.Errors)
+	require.EqualValues(t, 150, first.Load())
+	require.EqualValues(t, 150, second.Load())
+	require.EqualValues(t, 150, odd.Load())
+	require.EqualValues(t, 300, told.Load())
+}
+
+// Whoever ends a run early gets what was observed by then.
+func TestOpenLoop_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := loadOf(t, func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		ok(w, r)
+	})
+	observed := l.open(ctx, 100, 1_000_000, 4)
+	require.Len(t, observed, 1_000_000)
+	var s Sample
+	s.summarize(observed)
+	require.Less(t, s.Observations, 1_000_000)
+}
+
+func TestClosedLoop_KeepsEachConnectionBusy(t *testing.T) {
+	t.Parallel()
+	var now, most atomic.Int64
+	full := make(chan struct{})
+	l := loadOf(t, func(w http.ResponseWriter, r *http.Request) {
+		defer now.Add(-1)
+		if n := now.Add(1); n == 8 && most.CompareAndSwap(0, n) {
+			close(full)
+		}
+		<-full // all eight are in flight at once
+		ok(w, r)
+	})
+	observed := l.closed(t.Context(), 8, 50*time.Millisecond)
+	var s Sample
+	s.summarize(observed)
+	require.GreaterOrEqual(t, s.Admitted, 8)
+	require.Equal(t, s.Admitted, s.Observations)
+	require.GreaterOrEqual(t, s.InFlight, 8)
+	require.Zero(t, s.Queue.Max)
+}
