@@ -26,13 +26,14 @@ The exit code is 0 if every line says ok.`)
 
 // drillOutput is what all drills have.
 type drillOutput struct {
-	Output string `enum:"table,json" default:"table" help:"Form of the report: ${enum}."`
+	Output  string `enum:"table,json" default:"table" help:"Form of the report: ${enum}."`
+	NoFsync bool   `help:"Do not wait for a busy disk: only an end of the machine would lose anything, and no drill brings that about."`
 }
 
 // run plays a drill and writes its report, which there may be beside an error, too.
 func (c *drillOutput) run(ctx context.Context, s streams, play func(context.Context, drill.Options) (*drill.Report, error), o drill.Options) error {
 	line := newProgress(s.err)
-	o.Progress = line.say
+	o.Progress, o.WithoutSync = line.say, c.NoFsync
 	report, err := play(ctx, o)
 	line.end()
 	if report == nil {

@@ -23,6 +23,9 @@ type Options struct {
 	OldBinary string
 	// FaultBinary is a program with fault points, for the crash drill; default Binary, if it has them.
 	FaultBinary string
+	// WithoutSync lets PostgreSQL not wait for the disk. What is committed outlives every end of the server all the same,
+	// but not one of the machine, which no drill brings about.
+	WithoutSync bool
 	// Progress is told what the drill does now; nil: nobody is.
 	Progress func(text string)
 }
@@ -122,7 +125,12 @@ func (d *drill) say(format string, args ...any) {
 // begin starts database, upstream and control plane with a binary, and makes the tenant and its models.
 func (d *drill) begin(ctx context.Context, binary string, env ...string) (err error) {
 	d.say("a database, an upstream and a control plane start")
-	if d.Fleet, err = fleet.Start(ctx, fleet.Options{Binary: binary, Env: env}); err != nil {
+	o := fleet.Options{Binary: binary, Env: env}
+	if d.options.WithoutSync {
+		d.report.note("PostgreSQL runs without fsync: only an end of the machine could lose anything.")
+		o.Database.Settings = map[string]string{"fsync": "off", "full_page_writes": "off"}
+	}
+	if d.Fleet, err = fleet.Start(ctx, o); err != nil {
 		return err
 	}
 	d.report.Machine = d.Machine()

@@ -16,6 +16,7 @@ import (
 const (
 	outageGateways = 4
 	outageRequests = 32 // in each phase, over all gateways
+	outageAtATime  = 8
 )
 
 // Outage stops PostgreSQL under four gateways and starts it again. Nothing may be forwarded that the store has not
@@ -76,7 +77,7 @@ func (s *outage) before(ctx context.Context) error {
 	if err := s.heard(ctx); err != nil {
 		return err
 	}
-	answers := s.client.atOnce(ctx, outageRequests, s.bases, s.key, chat(plainModel, false))
+	answers := s.client.spread(ctx, outageRequests, outageAtATime, s.bases, s.key, chat(plainModel, false))
 	s.report.expect("before", s.requests(), times(outageRequests, "200"), tally(answers))
 	if s.reached, err = s.forwarded(ctx); err != nil {
 		return err
@@ -109,7 +110,8 @@ func (s *outage) warm(ctx context.Context) error {
 	if err := s.Database.StopImmediately(ctx); err != nil {
 		return err
 	}
-	answers := s.client.atOnce(ctx, outageRequests, s.bases, s.key, chat(plainModel, false))
+	// All at once: what they need to know is getting older.
+	answers := s.client.spread(ctx, outageRequests, outageRequests, s.bases, s.key, chat(plainModel, false))
 	s.report.expect(phase, s.requests(), times(outageRequests, "503 limit_store_unavailable"), tally(answers))
 	s.discreet(phase, answers)
 	if err := s.nothingForwarded(ctx, phase); err != nil {
@@ -134,7 +136,7 @@ func (s *outage) expired(ctx context.Context) error {
 			return a.code() == "data_store_unavailable"
 		})
 	}
-	answers := s.client.atOnce(ctx, outageRequests, s.bases, s.key, chat(plainModel, false))
+	answers := s.client.spread(ctx, outageRequests, outageAtATime, s.bases, s.key, chat(plainModel, false))
 	s.report.expect(phase, s.requests(), times(outageRequests, "503 data_store_unavailable"), tally(answers))
 	s.discreet(phase, answers)
 	return s.nothingForwarded(ctx, phase)
@@ -188,7 +190,7 @@ func (s *outage) recovery(ctx context.Context) error {
 	}
 	s.report.judge("recovery", "gateways that answer again by themselves", of(outageGateways, outageGateways),
 		fmt.Sprintf("%d of %d, the last after %.1f s", back, outageGateways, time.Since(began).Seconds()), back == outageGateways)
-	answers := s.client.atOnce(ctx, outageRequests, s.bases, s.key, chat(plainModel, false))
+	answers := s.client.spread(ctx, outageRequests, outageAtATime, s.bases, s.key, chat(plainModel, false))
 	s.report.expect("recovery", s.requests(), times(outageRequests, "200"), tally(answers))
 	return nil
 }

@@ -65,6 +65,17 @@ func tally(answers []answer) string {
 	return strings.Join(parts, ", ")
 }
 
+// count is how many answers are so called.
+func count(answers []answer, brief string) int {
+	n := 0
+	for i := range answers {
+		if answers[i].brief() == brief {
+			n++
+		}
+	}
+	return n
+}
+
 // times writes a count of something: "32 × 200".
 func times(n int, what string) string { return strconv.Itoa(n) + " × " + what }
 
@@ -129,15 +140,30 @@ func (c *client) exchange(ctx context.Context, method, target, key, body string)
 	return answer{status: r.StatusCode, header: r.Header, body: text, err: err}
 }
 
-// atOnce sends n chats at the same time, to all bases in turn.
-func (c *client) atOnce(ctx context.Context, n int, bases []string, key, body string) []answer {
+// spread sends n chats to all bases in turn, so many at a time.
+func (c *client) spread(ctx context.Context, n, atATime int, bases []string, key, body string) []answer {
 	answers := make([]answer, n)
+	inTurn(n, atATime, func(i int) { answers[i] = c.call(ctx, bases[i%len(bases)], key, body) })
+	return answers
+}
+
+// inTurn runs f for 0 … n-1, so many at a time, and waits for all.
+func inTurn(n, atATime int, f func(i int)) {
+	slots := make(chan struct{}, atATime)
 	var all sync.WaitGroup
 	for i := range n {
-		all.Go(func() { answers[i] = c.call(ctx, bases[i%len(bases)], key, body) })
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
 	}
 	all.Wait()
-	return answers
+}
+
+// undecided is how many calls were refused because the store did not decide in time, which a busy machine may bring about.
+func undecided(answers []answer) int {
+	return count(answers, "503 limit_store_unavailable") + count(answers, "503 gateway_overloaded")
 }
 
 // stream is a streamed chat that is being read.
@@ -167,16 +193,7 @@ func (c *client) open(ctx context.Context, base, key, model string) (*stream, er
 // openAll begins n streams, 16 at a time, at all bases in turn. Those that began are returned with the error, too.
 func (c *client) openAll(ctx context.Context, n int, bases []string, key, model string) ([]*stream, error) {
 	streams, faults := make([]*stream, n), make([]error, n)
-	slots := make(chan struct{}, 16)
-	var all sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			streams[i], faults[i] = c.open(ctx, bases[i%len(bases)], key, model)
-		})
-	}
-	all.Wait()
+	inTurn(n, 16, func(i int) { streams[i], faults[i] = c.open(ctx, bases[i%len(bases)], key, model) })
 	return slices.DeleteFunc(streams, func(s *stream) bool { return s == nil }), errors.Join(faults...)
 }
 
@@ -210,11 +227,7 @@ func (s *stream) rest() bool {
 // each runs f for all streams at the same time and returns for how many it holds.
 func each(streams []*stream, f func(*stream) bool) int {
 	held := make([]bool, len(streams))
-	var all sync.WaitGroup
-	for i, s := range streams {
-		all.Go(func() { held[i] = f(s) })
-	}
-	all.Wait()
+	inTurn(len(streams), max(len(streams), 1), func(i int) { held[i] = f(streams[i]) })
 	n := 0
 	for _, h := range held {
 		if h {

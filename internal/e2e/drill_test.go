@@ -32,7 +32,7 @@ func drillHome(t *testing.T) string {
 // reportOf waits for the end of a drill that writes JSON, and asserts that it has left nothing behind.
 func reportOf(t *testing.T, home string, code int, args ...string) drill.Report {
 	t.Helper()
-	r := spawn(t, []string{"TMPDIR=" + home}, append(append([]string{"drill"}, args...), "--output", "json")...)
+	r := spawn(t, []string{"TMPDIR=" + home}, append(append([]string{"drill"}, args...), "--output", "json", "--no-fsync")...)
 	require.Equal(t, code, r.exitCode(t, drillTime), "%s\n%s", r.stdout, r.out)
 	var report drill.Report
 	require.NoError(t, json.Unmarshal([]byte(r.stdout.String()), &report))
