@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"encoding/hex"
 	"net/http"
 	"slices"
 	"strings"
@@ -231,6 +232,7 @@ func (s *server) registerSpend(api huma.API) {
 type checkReport struct {
 	Clean      bool          `json:"clean" doc:"Whether nothing disagrees"`
 	Rows       int64         `json:"rows" doc:"Ledger rows that were read"`
+	Sealed     sealedReport  `json:"sealed" doc:"The newest block of sealed rows"`
 	DurationMS int64         `json:"duration_ms"`
 	Checks     []checkResult `json:"checks" nullable:"false"`
 }
@@ -240,6 +242,14 @@ type checkResult struct {
 	Name       string   `json:"name"`
 	Violations int64    `json:"violations"`
 	Samples    []string `json:"samples" nullable:"false" doc:"Some of the differing rows"`
+}
+
+// sealedReport tells how far the ledger is sealed.
+type sealedReport struct {
+	Block           int64  `json:"block" doc:"From 1; 0: none yet"`
+	Rows            int64  `json:"rows" doc:"Rows of all blocks"`
+	Hash            string `json:"hash" doc:"SHA-256 of the block, its predecessors included, in hexadecimal digits"`
+	UnsealedSeconds int64  `json:"unsealed_seconds" doc:"Age of the oldest row that is not sealed; 0: every row is"`
 }
 
 type checkOutput struct{ Body checkReport }
@@ -255,6 +265,9 @@ func (s *server) registerCheck(api huma.API) {
 		out := &checkOutput{Body: checkReport{
 			Clean: report.Clean(), Rows: report.Rows, DurationMS: report.Duration.Milliseconds(),
 			Checks: make([]checkResult, 0, len(report.Checks)),
+			Sealed: sealedReport{
+				report.Sealed.Number, report.Sealed.Rows, hex.EncodeToString(report.Sealed.Hash), int64(report.Unsealed.Seconds()),
+			},
 		}}
 		for _, c := range report.Checks {
 			out.Body.Checks = append(out.Body.Checks, checkResult{c.ID, c.Name, c.Violations, orEmpty(c.Samples)})

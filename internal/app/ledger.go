@@ -20,6 +20,9 @@ import (
 // sweepBatch is how many reservations one sweep closes at most; the next sweep goes on.
 const sweepBatch = 500
 
+// sealEvery keeps what is not sealed small, since every list and sum reads it.
+const sealEvery = 20 * time.Second
+
 // openLedger builds the lane to the limit store. It runs in both planes, since both sweep.
 func (a *App) openLedger() error {
 	node, err := os.Hostname()
@@ -103,6 +106,12 @@ func (a *App) openTasks() error {
 		{Name: "resolve_provisional", Every: 10 * time.Minute, Timeout: 2 * time.Minute, Run: func(ctx context.Context) error {
 			return up.ResolveProvisional(ctx, governance.ResolveEstimate)
 		}},
+		{Name: "seal", Every: sealEvery, Timeout: 5 * time.Minute, Run: func(ctx context.Context) error { return a.seal(ctx, up) }},
+	}
+	if a.cfg.LedgerRetention > 0 && a.control != nil { // the data plane's role may not drop anything
+		all = append(all, tasks.Task{Name: "retention", Every: time.Hour, Timeout: 20 * time.Minute, Run: func(ctx context.Context) error {
+			return a.dropMonths(ctx, up)
+		}})
 	}
 	var err error
 	if a.tasks, err = tasks.New(pgstore.NewClaims(pool), a.log, all...); err != nil {
@@ -110,6 +119,24 @@ func (a *App) openTasks() error {
 	}
 	a.runners = append(a.runners, runner{"tasks", a.tasks.Run}, runner{"sweeper", a.sweep})
 	return nil
+}
+
+// seal seals the rows that can be sealed. The hashes go to the log, where whoever can write to the database cannot change them.
+func (a *App) seal(ctx context.Context, up *pgstore.Upkeep) error {
+	blocks, err := up.Seal(ctx)
+	for _, b := range blocks {
+		a.log.Info().Int64(lognames.Block, b.Number).Int64(lognames.Rows, b.Rows).Hex(lognames.Hash, b.Hash).Msg("sealed ledger rows")
+	}
+	return err
+}
+
+// dropMonths drops what is older than the ledger's retention.
+func (a *App) dropMonths(ctx context.Context, up *pgstore.Upkeep) error {
+	months, err := up.DropMonths(ctx, a.cfg.LedgerRetention)
+	for _, m := range months {
+		a.log.Warn().Str(lognames.Month, m.Format("2006-01")).Msg("dropped a month of the ledger, behind openings")
+	}
+	return err
 }
 
 // sweep expires reservations of dead processes. It runs on every replica without a claim: expiry is a conditional write

@@ -203,6 +203,10 @@ func (c *ledgerCheck) Run(ctx context.Context, k *kong.Context) error {
 	var report struct {
 		Clean  bool `json:"clean"`
 		Rows   int64
+		Sealed struct {
+			Block, Rows int64
+			Hash        string
+		}
 		Checks []struct {
 			ID, Name   string
 			Violations int64
@@ -244,6 +248,9 @@ func (c *ledgerCheck) Run(ctx context.Context, k *kong.Context) error {
 	}
 	if c.Output == "table" {
 		fmt.Fprintln(k.Stdout, p.paint(green, fmt.Sprintf("clean: %d rows agree with every counter", report.Rows)))
+		if report.Sealed.Block > 0 {
+			fmt.Fprintf(k.Stdout, "sealed: %d rows in %d blocks, the last one %s\n", report.Sealed.Rows, report.Sealed.Block, plain(report.Sealed.Hash))
+		}
 	}
 	return nil
 }

@@ -32,6 +32,9 @@ const (
 // MinSecretBytes is the least length of the admin token.
 const MinSecretBytes = 32
 
+// MinRetention is the least time for which the ledger keeps its rows.
+const MinRetention = 92 * 24 * time.Hour
+
 // Config is everything static.
 type Config struct {
 	Listen        string   `default:":8080" env:"TOLLGATE_LISTEN" help:"Address of the traffic listener." group:"Listeners"`
@@ -47,6 +50,7 @@ type Config struct {
 	DatabaseConnLife     time.Duration `default:"15m" env:"TOLLGATE_DATABASE_CONN_LIFE" help:"Age at which a connection is replaced; a rotated password is in use by then." group:"Database"`
 	LimitStore           string        `default:"postgres" env:"TOLLGATE_LIMIT_STORE,CP_GATEWAY_LIMIT_STORE" help:"Where limits are counted: postgres, or memory (demo: N processes grant N times the limits)." group:"Database"`
 	ProcessLease         time.Duration `default:"45s" env:"TOLLGATE_PROCESS_LEASE" help:"Silence after which this process counts as dead and its reservations expire." group:"Database"`
+	LedgerRetention      time.Duration `default:"0s" env:"TOLLGATE_LEDGER_RETENTION" help:"Age at which whole months of the ledger are dropped, behind openings; 0: all are kept." group:"Database"`
 
 	AdminToken     secret.String `env:"TOLLGATE_ADMIN_TOKEN" help:"Bootstrap credential of the admin API, at least 32 bytes." group:"Secrets"`
 	EncryptionKeys secret.String `env:"TOLLGATE_ENCRYPTION_KEYS" help:"Key ring id:base64,… that seals provider credentials; the first seals, all open." group:"Secrets"`
@@ -122,6 +126,7 @@ func (c *Config) Validate() error {
 	}
 	need(c.LimitStore == StorePostgres || c.LimitStore == StoreMemory, "TOLLGATE_LIMIT_STORE: %q is neither postgres nor memory", c.LimitStore)
 	need(c.ProcessLease >= 2*time.Second, "TOLLGATE_PROCESS_LEASE: at least 2s")
+	need(c.LedgerRetention == 0 || c.LedgerRetention >= MinRetention, "TOLLGATE_LEDGER_RETENTION: 0, or at least %s, which are 92 days", MinRetention)
 	need(c.DatabaseConns >= 2, "TOLLGATE_DATABASE_CONNS: at least 2")
 	need(c.DatabaseConnLife >= time.Second, "TOLLGATE_DATABASE_CONN_LIFE: at least 1s")
 	need(!c.KeyPeppers.IsZero(), "TOLLGATE_KEY_PEPPERS is not set")

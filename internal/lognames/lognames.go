@@ -36,6 +36,10 @@ const (
 	DrainTimeout    = "drain_timeout"
 	Version         = "version"
 	Count           = "count"
+	Block           = "block"
+	Rows            = "rows"
+	Hash            = "hash"
+	Month           = "month"
 	Bytes           = "bytes"
 	RemoteIP        = "remote_ip"
 )
