@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -48,7 +49,6 @@ type Fleet struct {
 	client *http.Client
 	binary string
 	env    []string
-	home   string
 
 	mu        sync.Mutex
 	processes []*Process
@@ -69,16 +69,17 @@ func Start(ctx context.Context, o Options) (f *Fleet, err error) {
 			f = nil
 		}
 	}()
-	if f.home, err = os.MkdirTemp("", "tollgate-fleet-"); err != nil {
-		return f, fmt.Errorf("make home of the processes: %w", err)
-	}
 	o.Database.Database = database
 	if f.Database, err = devdb.StartScratch(ctx, o.Database); err != nil {
 		return f, err
 	}
+	home := filepath.Join(filepath.Dir(f.Database.LogFile()), "home") // goes away with the database
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return f, fmt.Errorf("make home of the processes: %w", err)
+	}
 	token := secret.New(ids.Random62(43))
 	f.env = append([]string{
-		"HOME=" + f.home, "PATH=" + os.Getenv("PATH"),
+		"HOME=" + home, "PATH=" + os.Getenv("PATH"),
 		"TOLLGATE_ADMIN_TOKEN=" + token.Reveal(),
 		"TOLLGATE_KEY_PEPPERS=p1:" + random32(),
 		"TOLLGATE_ENCRYPTION_KEYS=k1:" + random32(),
@@ -188,11 +189,6 @@ func (f *Fleet) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		faults = append(faults, f.Database.Stop(ctx))
-	}
-	if f.home != "" {
-		if err := os.RemoveAll(f.home); err != nil {
-			faults = append(faults, fmt.Errorf("remove home of the processes: %w", err))
-		}
 	}
 	return errors.Join(faults...)
 }

@@ -72,7 +72,7 @@ func TestFleet_StartsGovernsAndLeavesNothing(t *testing.T) {
 	require.NoError(t, f.Close())
 	_, err = os.Stat(f.Database.LogFile())
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = os.Stat(f.home)
+	_, err = os.Stat(filepath.Dir(f.Database.LogFile()))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -96,6 +96,9 @@ func Run(ctx context.Context, o OwnOptions) (report *Report, err error) {
 		for _, rate := range o.rates() {
 			s, err := r.sample(ctx, replicas, rate)
 			if err != nil {
+				if len(report.Samples) == 0 {
+					report = nil
+				}
 				return report, fmt.Errorf("sample of %s: %w", title(replicas, rate, o.Connections), err)
 			}
 			report.Samples = append(report.Samples, Judged{*s, Judge(s)})
