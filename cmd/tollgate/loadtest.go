@@ -14,16 +14,16 @@ import (
 )
 
 type loadtestCommand struct {
-	Replicas    []int         `default:"1,2,4" help:"Numbers of gateways, a row of samples each." placeholder:"N,…" group:"Load:"`
-	Rates       []float64     `default:"500" help:"Calls offered per second, a sample each." placeholder:"N,…" group:"Load:"`
+	Replicas    []int         `default:"1,2,4" help:"Numbers of gateways, a row of samples each." placeholder:"N" group:"Load:"`
+	Rates       []float64     `default:"500" help:"Calls offered per second, a sample each." placeholder:"N" group:"Load:"`
 	Duration    time.Duration `default:"10s" help:"How long a sample sends." group:"Load:"`
 	Connections int           `help:"Closed loop instead: so many connections, each with its next call as soon as it has its answer." placeholder:"N" group:"Load:"`
 	InFlight    int           `default:"512" help:"Most connections of an open loop; calls that find none wait, and their wait counts." group:"Load:"`
 	Stream      bool          `help:"Ask for streams." group:"Load:"`
-	Words       int           `default:"9" help:"Length of each answer in words, which are output tokens and, in a stream, frames." group:"Load:"`
+	Words       int           `default:"9" help:"Length of each answer in words, which are output tokens and, in a stream, frames; three more frames go round them." group:"Load:"`
 	PromptBytes int           `default:"200" help:"Length of each prompt." group:"Load:"`
 	Admit       int           `default:"80" help:"Per cent of the offered calls that the limits have room for; 100: nothing is refused." group:"Load:"`
-	Script      string        `help:"What the mock does besides, such as first_byte_delay(50ms); see tollgate mock --help." group:"Load:"`
+	Script      string        `help:"What the mock does besides, such as first_byte_delay(50ms); see tollgate mock --help." placeholder:"SCRIPT" group:"Load:"`
 
 	Target []string      `help:"Base URLs of gateways that run already, instead of own ones." placeholder:"URL" group:"Own cluster:"`
 	Key    secret.String `env:"TOLLGATE_LOADTEST_KEY" help:"Virtual key for --target." placeholder:"KEY" group:"Own cluster:"`

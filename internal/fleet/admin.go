@@ -29,7 +29,7 @@ func exchange(ctx context.Context, client *http.Client, method, target string, h
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	r, err := client.Do(req) //nolint:gosec // the fleet's own processes
+	r, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -161,15 +161,20 @@ func (f *Fleet) SetUp(ctx context.Context, model string) (Tenant, error) {
 	if err != nil {
 		return t, err
 	}
-	provider, err := f.Admin.Create(ctx, "providers", Object{
-		"name": "mock", "kind": "openai", "base_url": f.Mock.BaseURL + "/v1", "credential": "sk-of-the-mock",
-	})
-	if err != nil {
+	if t.Provider, err = f.AddProvider(ctx); err != nil {
 		return t, err
 	}
-	t.Organization, t.Provider = Text(organization, "id"), Text(provider, "id")
+	t.Organization = Text(organization, "id")
 	t.Model, err = f.AddModel(ctx, t.Provider, model, model)
 	return t, err
+}
+
+// AddProvider makes the scripted upstream a provider, named mock, and returns its id.
+func (f *Fleet) AddProvider(ctx context.Context) (string, error) {
+	provider, err := f.Admin.Create(ctx, "providers", Object{ //nolint:gosec // the mock takes any credential
+		"name": "mock", "kind": "openai", "base_url": f.Mock.BaseURL + "/v1", "credential": "sk-of-the-mock",
+	})
+	return Text(provider, "id"), err
 }
 
 // AddModel offers an upstream model of the mock under a public name, prices it, and returns the model's id.

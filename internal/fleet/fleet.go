@@ -113,7 +113,7 @@ func (f *Fleet) DSN(role string) string { return f.Database.DSN(role, database) 
 
 // Migrate brings the schema up to date with the steps that a binary knows.
 func (f *Fleet) Migrate(ctx context.Context, binary string) error {
-	cmd := exec.CommandContext(ctx, binary, "migrate", "up") //nolint:gosec // the caller names the program
+	cmd := exec.CommandContext(ctx, binary, "migrate", "up")
 	cmd.Env = append(slices.Clone(f.env), "TOLLGATE_DATABASE_DIRECT_URL="+f.DSN(devdb.Superuser))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("bring schema up to date: %w:\n%s", err, out)

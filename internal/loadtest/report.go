@@ -37,7 +37,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	for i := range r.Samples {
 		s := &r.Samples[i]
 		fmt.Fprintf(t, "%d\t%s\t%.0f/s\t%d\t%d\t%s\t%s\t%.1f\t%s\t%s\t%s\n", s.Replicas, offered(&s.Sample), s.Completed,
-			s.Admitted, s.Refused, triple(s.Limiter), triple(&s.HTTP), s.Queue.P95, processor(s.Resources), count(s.LockWaiters), s.Verdict)
+			s.Admitted, s.Refused, triple(s.Limiter), whole(&s.Sample), s.Queue.P95, processor(s.Resources), count(s.LockWaiters), s.Verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -65,6 +65,9 @@ func (r *Report) explain(b *strings.Builder, number int, s *Judged) {
 	for _, text := range s.Errors {
 		line("%s", text)
 	}
+	if s.Stream && s.Admitted > 0 {
+		line("first byte p50/p95/p99 ms: %s", triple(&s.FirstByte))
+	}
 	if used := s.Resources; used != nil {
 		line("CPU µs per call: gateways %.0f, PostgreSQL %.0f, mock %.0f, control plane %.0f, load generator %.0f; machine %.0f %% busy, foreign %.1f %%; largest gateway %d MiB",
 			used.CPU.Gateways, used.CPU.Postgres, used.CPU.Mock, used.CPU.Control, used.CPU.Load, used.Busy, used.Foreign, used.GatewayRSS>>20)
@@ -85,6 +88,14 @@ func offered(s *Sample) string {
 		return fmt.Sprintf("%d conns", s.Connections)
 	}
 	return fmt.Sprintf("%g/s", s.Offered)
+}
+
+// whole is HTTP, if there was any.
+func whole(s *Sample) string {
+	if s.Admitted == 0 {
+		return "-"
+	}
+	return triple(&s.HTTP)
 }
 
 func triple(p *Percentiles) string {

@@ -80,14 +80,12 @@ func Run(ctx context.Context, o OwnOptions) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	provider, err := f.Admin.Create(ctx, "providers", fleet.Object{
-		"name": "mock", "kind": "openai", "base_url": f.Mock.BaseURL + "/v1", "credential": "sk-of-the-mock",
-	})
+	provider, err := f.AddProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &ownRun{o: o, fleet: f}
-	if _, err := f.AddModel(ctx, fleet.Text(provider, "id"), modelName, r.upstreamModel()); err != nil {
+	if _, err := f.AddModel(ctx, provider, modelName, r.upstreamModel()); err != nil {
 		return nil, err
 	}
 	machine := f.Machine()
@@ -334,13 +332,15 @@ func (r *ownRun) limits(rate float64, cost money.Nano) (limits []Limit, rules []
 	}
 	// Half a call more, because a call that is admitted holds somewhat more than it costs in the end.
 	amount := money.Nano(int64(cost)*calls + int64(cost)/2)
-	return []Limit{
-			{Name: "rate limit", Capacity: float64(burst), Refill: float64(perMinute) / 60},
-			{Name: "budget", Capacity: float64(calls) + 0.5},
-		}, []fleet.Object{
-			bucket("requests", strconv.FormatInt(perMinute, 10), strconv.FormatInt(burst, 10)),
-			total("cost", amount.String()),
-		}
+	limits = []Limit{
+		{Name: "rate limit", Capacity: float64(burst), Refill: float64(perMinute) / 60},
+		{Name: "budget", Capacity: float64(calls) + 0.5},
+	}
+	rules = []fleet.Object{
+		bucket("requests", strconv.FormatInt(perMinute, 10), strconv.FormatInt(burst, 10)),
+		total("cost", amount.String()),
+	}
+	return limits, rules
 }
 
 // warm sends calls for a moment, as a caller of its own, and returns what each of them cost. That some of them fail on a

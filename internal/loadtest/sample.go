@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -201,8 +202,10 @@ func (s *Sample) summarize(all []observation) {
 			refusals = append(refusals, o.done-o.due)
 		case o.status >= 500:
 			s.ServerErrors++
+			s.note(fmt.Sprintf("a gateway answered %d", o.status))
 		default:
 			s.Unexpected++
+			s.note(fmt.Sprintf("a gateway answered %d", o.status))
 		}
 	}
 	s.Elapsed = last.Seconds()
