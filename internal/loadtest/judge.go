@@ -93,10 +93,10 @@ func Judge(s *Sample) Judgement {
 }
 
 // bounds are the most and the fewest calls that the limit admits, exactly as promised: ⌈capacity + refill × elapsed⌉, and,
-// where more was offered, ⌊that⌋ less what was in flight.
+// where more was offered, ⌊that⌋ less what was in flight or never decided.
 func (l *Limit) bounds() (most, least int) {
 	most = int(math.Ceil(l.Capacity + l.Refill*l.Elapsed - wholeNumberSlip))
-	least = min(int(math.Floor(l.Capacity+l.Refill*l.Sending+wholeNumberSlip)), l.Offered) - l.InFlight
+	least = min(int(math.Floor(l.Capacity+l.Refill*l.Sending+wholeNumberSlip)), l.Offered) - l.InFlight - l.Undecided
 	return most, max(least, 0)
 }
 

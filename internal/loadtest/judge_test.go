@@ -48,6 +48,7 @@ func TestJudge_EachConditionAlone(t *testing.T) {
 		"admits one too few":            {func(s *Sample) { s.Limits[0].Admitted = 3681 }, Failed, "rate limit admitted 3681 calls, fewer than the 3682"},
 		"budget admits one too many":    {func(s *Sample) { s.Limits[1].Admitted = 402 }, Failed, "budget admitted 402 calls, more than the 401"},
 		"budget admits too few":         {func(s *Sample) { s.Limits[1].Admitted = 397 }, Failed, "budget admitted 397 calls, fewer than the 398"},
+		"fewer for calls that failed":   {func(s *Sample) { s.Limits[0].Undecided, s.Limits[0].Admitted = 3, 3678 }, Failed, "fewer than the 3679"},
 		"refuses though there was room": {func(s *Sample) { s.Limits[0].Offered, s.Limits[0].Admitted = 1000, 900 }, Failed, "fewer than the 992"},
 		"ledger differs":                {func(s *Sample) { *s.LedgerClean = false; s.Ledger = "I01: 3" }, Failed, "ledger check found differences: I01: 3"},
 		"outcome without observation":   {func(s *Sample) { s.Refused++ }, Failed, "5000 observations, but 5001 outcomes"},

@@ -459,6 +459,8 @@ func met(limits []Limit, observed []observation) []Limit {
 				l.Offered++
 			case o.status == http.StatusTooManyRequests:
 				l.Offered++
+			default:
+				l.Undecided++
 			}
 		}
 		l.InFlight = peakInFlight(own)

@@ -79,9 +79,11 @@ type Limit struct {
 	Name     string  `json:"name"`
 	Capacity float64 `json:"capacity"`
 	Refill   float64 `json:"refill_per_second"`
-	Offered  int     `json:"offered"`
+	Offered  int     `json:"offered"` // calls that were admitted or refused
 	Admitted int     `json:"admitted"`
-	InFlight int     `json:"in_flight_peak"`
+	// Undecided are calls that failed otherwise: they may have held what others were then refused.
+	Undecided int `json:"undecided,omitempty"`
+	InFlight  int `json:"in_flight_peak"`
 	// Elapsed is from the first call to the last answer, Sending to the last call, both in seconds: what refills after
 	// the last call admits nobody.
 	Elapsed float64 `json:"elapsed_s"`

@@ -52,6 +52,7 @@ func TestSummarize_AddsUpAndKeepsTheLimiterBelowTheCall(t *testing.T) {
 		limits := met([]Limit{{Name: "a"}, {Name: "b"}}, all)
 		require.Equal(t, s.Admitted, limits[0].Admitted+limits[1].Admitted)
 		require.Equal(t, s.Admitted+s.Refused, limits[0].Offered+limits[1].Offered)
+		require.Equal(t, s.Observations-s.Admitted-s.Refused, limits[0].Undecided+limits[1].Undecided)
 	})
 }
 
