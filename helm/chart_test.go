@@ -136,6 +136,43 @@ func TestF196_GraceIsComputedFromTheDrainValue(t *testing.T) {
 	}
 }
 
+// F197: nothing is a hook or a Job, and pods name nothing that Helm would have to make first, so no install waits for what
+// comes later and no upgrade changes what cannot be changed. That the schema is brought up to date by pods that start at the
+// same time is no matter: migrations wait for each other (F158).
+func TestF197_NothingWaitsForWhatHelmMakesLater(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"init", "off"} {
+		for name, o := range render(t, "migrations.mode="+mode) {
+			metadata, _ := o.at(t, "metadata").(map[string]any)
+			require.NotContains(t, metadata, "annotations", "%s: hooks are annotations", name)
+			if strings.HasPrefix(name, "Service/") {
+				continue
+			}
+			require.True(t, strings.HasPrefix(name, "Deployment/"), name)
+			pod, _ := o.at(t, "spec", "template", "spec").(map[string]any)
+			require.NotContains(t, pod, "serviceAccountName", name)
+			require.NotContains(t, pod, "volumes", name)
+			require.Equal(t, mode == "init", pod["initContainers"] != nil, name)
+			var lists []any
+			for _, kind := range []string{"containers", "initContainers"} {
+				list, _ := pod[kind].([]any)
+				lists = append(lists, list...)
+			}
+			for _, c := range lists {
+				container, _ := c.(map[string]any)
+				require.NotContains(t, container, "envFrom", name)
+				env, _ := container["env"].([]any)
+				for _, e := range env {
+					variable, _ := e.(map[string]any)
+					if from, ok := variable["valueFrom"].(map[string]any); ok {
+						require.Equal(t, "keys", object(from).at(t, "secretKeyRef", "name"), "%s: only the Secret that was there before", name)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestChart_Refuses(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]string{

@@ -209,7 +209,7 @@ func (s *rollout) drained(ctx context.Context) error {
 // things to do, is no fault of the roll-out; it must stay rare.
 func (s *rollout) checkTraffic(answers []answer) {
 	s.report.judge("whole", fmt.Sprintf("calls through the balancer, %d a second", rolloutRate),
-		fmt.Sprintf("200, but for at most %d %% that the store is too slow for", slowPercent), tally(answers),
+		fmt.Sprintf("200; undecided for want of time: at most %d %%", slowPercent), tally(answers),
 		len(answers) > 0 && count(answers, "200")+undecided(answers) == len(answers) && undecided(answers)*100 <= slowPercent*len(answers))
 }
 
