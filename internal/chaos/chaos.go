@@ -161,6 +161,7 @@ type run struct {
 	load     *load
 	nemesis  *nemesis
 	witness  witness
+	calmAt   time.Time // from here on the driver expires without a grace
 }
 
 func (r *run) say(format string, args ...any) {
@@ -284,6 +285,7 @@ func (r *run) progress(ctx context.Context) {
 // calm ends all gateways, the first by force and the others in order, and waits until nothing is open.
 func (r *run) calm(ctx context.Context) (open int64, err error) {
 	r.say("calm")
+	r.calmAt = time.Now()
 	var ending sync.WaitGroup
 	for n, g := range r.fleet.gateways {
 		p := g.take()

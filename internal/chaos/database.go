@@ -35,8 +35,21 @@ type database struct {
 	primary int // its place
 	made    int // clusters so far
 	proxies [2][]*proxy
+	link    *proxy // between primary and standby; nil: there is no standby
+
+	outages []outage
 
 	crashes, failovers atomic.Int64
+}
+
+// outage is a time without a database.
+type outage struct{ began, over time.Time }
+
+// away notes an outage that is over now.
+func (d *database) away(began time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.outages = append(d.outages, outage{began, time.Now()})
 }
 
 // settings make recovery and followers quick; durability is left as it is.
@@ -146,6 +159,7 @@ func (d *database) crash(ctx context.Context, immediate bool, down time.Duration
 	d.mu.Lock()
 	c := d.servers[d.primary]
 	d.mu.Unlock()
+	began := time.Now()
 	if err := end(ctx, c, immediate); err != nil {
 		return err
 	}
@@ -153,7 +167,11 @@ func (d *database) crash(ctx context.Context, immediate bool, down time.Duration
 	sleep(ctx, down)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoveryWait)
 	defer cancel()
-	return c.Restart(ctx)
+	if err := c.Restart(ctx); err != nil {
+		return err
+	}
+	d.away(began)
+	return nil
 }
 
 func end(ctx context.Context, c *devdb.Cluster, immediate bool) error {
@@ -173,7 +191,14 @@ func (d *database) follow(ctx context.Context) error {
 	folder := d.folder()
 	name := "standby_" + strconv.Itoa(d.made)
 	d.mu.Unlock()
-	standby, err := primary.StartStandby(ctx, folder, name)
+	from, err := address(primary)
+	if err != nil {
+		return err
+	}
+	if d.link, err = listenProxy(ctx, from); err != nil {
+		return err
+	}
+	standby, err := primary.StartStandby(ctx, devdb.StandbyOptions{DataDir: folder, Name: name, Via: d.link.port()})
 	if err != nil {
 		return err
 	}
@@ -218,25 +243,31 @@ func (d *database) caughtUp(ctx context.Context) error {
 	})
 }
 
-// failOver ends the primary for good, promotes the standby, and gives it a standby in turn.
-func (d *database) failOver(ctx context.Context, immediate bool) error {
+// failOver ends the primary for good, promotes the standby, and gives it a standby in turn. For the last moments before that
+// the standby hears nothing any more, so that what is acknowledged meanwhile is lost.
+func (d *database) failOver(ctx context.Context, immediate bool, deaf time.Duration) error {
 	if err := d.caughtUp(ctx); err != nil {
 		return fmt.Errorf("wait for the standby: %w", err)
 	}
+	d.link.stall()
+	sleep(ctx, deaf)
 	d.mu.Lock()
 	old, oldPlace := d.servers[d.primary], d.primary
 	standby := d.servers[1-d.primary]
 	d.mu.Unlock()
+	began := time.Now()
 	if err := end(ctx, old, immediate); err != nil {
 		return err
 	}
 	d.crashes.Add(1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*recoveryWait)
 	defer cancel()
+	d.link.close()
 	if err := standby.Promote(ctx); err != nil {
 		return err
 	}
 	d.failovers.Add(1)
+	d.away(began)
 	d.mu.Lock()
 	d.primary, d.servers[oldPlace] = 1-oldPlace, nil
 	d.mu.Unlock()
@@ -274,6 +305,9 @@ func (d *database) stop(ctx context.Context) error {
 		if c := d.servers[place]; c != nil {
 			faults = append(faults, c.StopImmediately(ctx), c.Stop(ctx))
 		}
+	}
+	if d.link != nil {
+		d.link.close()
 	}
 	return errors.Join(faults...)
 }

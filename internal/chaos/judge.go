@@ -121,6 +121,10 @@ func (r *run) copyOracle(ctx context.Context, conn *pgx.Conn) error {
 		}
 		arrived = append(arrived, []any{a.tag, a.began, over})
 	}
+	outages := make([][]any, 0, len(r.database.outages))
+	for _, o := range r.database.outages {
+		outages = append(outages, []any{o.began, o.over, r.calmAt})
+	}
 	r.witness.mu.Lock()
 	defer r.witness.mu.Unlock()
 	rows := make([][]any, 0, len(r.witness.rows))
@@ -138,6 +142,7 @@ func (r *run) copyOracle(ctx context.Context, conn *pgx.Conn) error {
 		}, sent},
 		{"arrived", []string{"tag", "began", "over"}, arrived},
 		{"witnessed", []string{"id", "hash"}, rows},
+		{"outages", []string{"began", "over", "calm"}, outages},
 	} {
 		if _, err := conn.CopyFrom(ctx, pgx.Identifier{t.name}, t.columns, pgx.CopyFromRows(t.rows)); err != nil {
 			return fmt.Errorf("load %s: %w", t.name, err)
@@ -208,6 +213,7 @@ func (r *run) count(ctx context.Context, conn *pgx.Conn, report *Report) error {
 		{heldMeters, n.locks.Load()},
 		{databaseCrashes, r.database.crashes.Load()},
 		{failovers, r.database.failovers.Load()},
+		{deafStandbys, n.deafnesses.Load()},
 		{burstsSent, burstsDone},
 		{ledgerRows, counted.Rows},
 		{expiries, counted.Expiries},

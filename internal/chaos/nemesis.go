@@ -35,8 +35,8 @@ type nemesis struct {
 	fleet    *fleet
 	database *database
 
-	kills, terminations, pauses, stalls, locks atomic.Int64
-	outages                                    int // of the database so far; only its crashes touch it
+	kills, terminations, pauses, stalls, locks, deafnesses atomic.Int64
+	outages                                                int // of the database so far; only its crashes touch it
 
 	mu     sync.Mutex
 	faults []error // of the driver itself
@@ -198,7 +198,12 @@ func (n *nemesis) crashDatabase(ctx context.Context, random *rand.Rand, _ *sync.
 	immediate, down := random.IntN(2) == 0, time.Duration(random.IntN(2500))*time.Millisecond
 	n.outages++
 	if n.failover && n.outages%3 == 2 {
-		n.failed(ctx, "fail over", n.database.failOver(ctx, immediate))
+		deaf := time.Duration(0)
+		if n.outages%2 == 0 {
+			deaf = 3500*time.Millisecond + 2*down // longer than gateways wait for a statement
+			n.deafnesses.Add(1)
+		}
+		n.failed(ctx, "fail over", n.database.failOver(ctx, immediate, deaf))
 		return
 	}
 	n.failed(ctx, "crash the database", n.database.crash(ctx, immediate, down))

@@ -35,6 +35,7 @@ const (
 	heldMeters      = "held meters"
 	databaseCrashes = "database crashes"
 	failovers       = "failovers"
+	deafStandbys    = "deaf standbys"
 	burstsSent      = "bursts"
 	ledgerRows      = "ledger rows"
 	expiries        = "expiries"

@@ -8,23 +8,35 @@ import (
 	"path/filepath"
 )
 
-// StartStandby copies the cluster while it runs and starts the copy in dataDir, which must not hold a cluster yet, as a hot
-// standby that follows it. It has the options of the cluster but for the data directory and Listen. Its name, by which
-// synchronous_standby_names knows it, is name.
-func (c *Cluster) StartStandby(ctx context.Context, dataDir, name string) (*Cluster, error) {
-	o := c.options
-	o.DataDir, o.Listen = dataDir, ""
-	s, err := prepare(ctx, o)
+// StandbyOptions of a standby.
+type StandbyOptions struct {
+	DataDir string // must not hold a cluster yet
+	// Name is what synchronous_standby_names knows it by.
+	Name string
+	// Via is a loopback port that leads to the primary, for who wants to disturb the way. 0: the primary's socket.
+	Via int
+}
+
+// StartStandby copies the cluster while it runs and starts the copy as a hot standby that follows it. It has the options of
+// the cluster but for the data directory and Listen.
+func (c *Cluster) StartStandby(ctx context.Context, o StandbyOptions) (*Cluster, error) {
+	own := c.options
+	own.DataDir, own.Listen = o.DataDir, ""
+	s, err := prepare(ctx, own)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.follow(ctx, c, name); err != nil {
+	source := fmt.Sprintf("host=%s port=%d", c.socketDir, c.port)
+	if o.Via != 0 {
+		source = fmt.Sprintf("host=127.0.0.1 port=%d sslmode=disable", o.Via)
+	}
+	if err := s.follow(ctx, fmt.Sprintf("%s user=%s application_name=%s", source, Superuser, o.Name)); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
 	return s, nil
 }
 
-func (c *Cluster) follow(ctx context.Context, primary *Cluster, name string) error {
+func (c *Cluster) follow(ctx context.Context, source string) error {
 	if err := c.takeLock(); err != nil {
 		return err
 	}
@@ -34,7 +46,6 @@ func (c *Cluster) follow(ctx context.Context, primary *Cluster, name string) err
 	if err := c.owner.take(c.dir); err != nil {
 		return err
 	}
-	source := fmt.Sprintf("host=%s port=%d user=%s application_name=%s", primary.socketDir, primary.port, Superuser, name)
 	args := []string{"-D", c.dir, "-d", source, "-R", "-X", "stream", "-c", "fast"}
 	if c.options.Fast {
 		args = append(args, "--no-sync")

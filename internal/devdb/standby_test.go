@@ -11,7 +11,7 @@ func TestStandbyFollowsAndTakesOver(t *testing.T) {
 	t.Parallel()
 	primary := start(t, Options{DataDir: dataDir(t), Settings: map[string]string{"synchronous_commit": "on"}})
 	execute(t, primary, "CREATE TABLE kept (n int)")
-	standby, err := primary.StartStandby(t.Context(), dataDir(t), "second")
+	standby, err := primary.StartStandby(t.Context(), StandbyOptions{DataDir: dataDir(t), Name: "second"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, standby.Stop(context.WithoutCancel(t.Context()))) })
 	require.Equal(t, "true", ask(t, standby, "SELECT pg_is_in_recovery()::text"))
@@ -31,6 +31,6 @@ func TestStandbyFollowsAndTakesOver(t *testing.T) {
 	require.Eventually(t, func() bool { return ask(t, standby, "SHOW synchronous_standby_names") == "" }, readyTimeout, pollInterval)
 	execute(t, standby, "INSERT INTO kept VALUES (8)")
 
-	_, err = standby.StartStandby(t.Context(), primary.options.DataDir, "third")
+	_, err = standby.StartStandby(t.Context(), StandbyOptions{DataDir: primary.options.DataDir, Name: "third"})
 	require.ErrorContains(t, err, "in use by another process")
 }

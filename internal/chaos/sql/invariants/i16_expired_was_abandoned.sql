@@ -1,4 +1,4 @@
--- I16: an attempt expires only when its owner died over it, or was silent for a lease
+-- I16: an attempt expires only when its owner died over it, or was silent for a lease that no outage of the database explains
 SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM (
     SELECT e.tag, e.attempt_id, e.process_id, e.admitted_at, e.settled_at, p.stopped_at, p.beat_at, 'settled by nobody' AS why
     FROM booked AS e
@@ -14,4 +14,12 @@ SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM (
           -- The last moments count for nothing: the sweep may have looked just before.
           SELECT FROM chaos.beats AS b WHERE b.process_id = e.process_id
             AND b.at > e.settled_at - make_interval(secs => p.lease_seconds) AND b.at < e.settled_at - interval '2 seconds')
+    UNION ALL
+    SELECT e.tag, e.attempt_id, e.process_id, e.admitted_at, e.settled_at, p.stopped_at, p.beat_at, 'owners had no time to come back'
+    FROM booked AS e
+    JOIN ledger.processes AS p ON p.id = e.process_id
+    WHERE e.kind = 'expiry' AND p.beat_at > e.settled_at AND EXISTS (
+        -- A sweep may have been under way.
+        SELECT FROM outages AS o WHERE e.settled_at BETWEEN o.began + interval '1 second' AND o.over + interval '28 seconds'
+            AND e.settled_at < o.calm)
 ) AS v LIMIT 10;
