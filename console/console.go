@@ -42,6 +42,8 @@ type Options struct {
 	Audit         governance.AuditStore
 	// Decisions adds to the ledger what people decide. Nil: they cannot.
 	Decisions governance.SpendDecisions
+	// Exports streams whole periods of the ledger. Nil: there is no export.
+	Exports governance.SpendExporter
 	// Processes lists the processes of the fleet. Nil: there is no resource "nodes".
 	Processes governance.ProcessStore
 
@@ -167,6 +169,7 @@ func (s *server) register(api huma.API) {
 	s.registerLimits(api)
 	s.registerPrices(api)
 	s.registerSpend(api)
+	s.registerExport(api)
 	s.registerReservations(api)
 	s.registerDecisions(api)
 	s.registerAudit(api)

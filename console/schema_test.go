@@ -86,7 +86,9 @@ func (c contract) requireConforms(tb testing.TB, r *http.Request, a answer) {
 		require.Empty(tb, a.text, name)
 		return
 	}
-	c.requireFits(tb, response.Content["application/json"].Schema, a.text, name)
+	if object := response.Content["application/json"]; object != nil { // streams have tests of their own
+		c.requireFits(tb, object.Schema, a.text, name)
+	}
 }
 
 func (c contract) requireFits(tb testing.TB, s *huma.Schema, text, name string) {

@@ -139,6 +139,21 @@ type SpendStore interface {
 	Check(ctx context.Context) (CheckReport, error)
 }
 
+// SpendExporter reads whole periods.
+type SpendExporter interface {
+	// Export hands over all sealed rows of a filter in the order in which they were sealed, some thousands at a time, and
+	// says what it has handed over. An error of each ends it.
+	Export(ctx context.Context, f SpendFilter, each func([]SpendRow) error) (Exported, error)
+}
+
+// Exported says what an export has.
+type Exported struct {
+	Rows     int64
+	Cost     money.Nano
+	Block    Block // the last one that was read; Number 0: none
+	Unsealed int64 // rows of the filter that no block has yet, and the export neither
+}
+
 // SpendDecisions adds to the ledger what people decide. Each decision is a row of its own and an audit row, in one
 // transaction; Actor.Reason says why and must not be empty.
 type SpendDecisions interface {

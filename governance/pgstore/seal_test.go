@@ -413,3 +413,47 @@ func TestEnough_CountsWholeSpans(t *testing.T) {
 		}
 	})
 }
+
+// Exports have every sealed row once, in the order of the seals, and say what is missing.
+func TestExport_HasWhatIsSealed(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	b.fillRows(5000)
+	b.seal()
+	b.exec("SELECT setval('ledger.row_seq', (SELECT max(seq) + 10000 FROM ledger.rows))")
+	b.fillRows(400)
+	b.seal()
+	q, p := tokens(1, 1)
+	late := b.add(line{q: q, p: p})
+	e := NewExports(b.pool)
+	for name, f := range map[string]governance.SpendFilter{
+		"everything": {}, "key": {Key: b.accounts[0].key.ID}, "model of nobody": {Model: "none"},
+		"half an hour": {From: b.now.Add(-time.Hour), To: b.now.Add(-30 * time.Minute)}, "request": {RequestID: late.request},
+	} {
+		want := make(map[string]bool)
+		for _, r := range b.allRows(t.Context(), f, 250) {
+			if r.AttemptID != late.id {
+				want[r.ID()] = true
+			}
+		}
+		got, cost := make(map[string]bool), int64(0)
+		done, err := e.Export(t.Context(), f, func(rows []governance.SpendRow) error {
+			require.LessOrEqual(t, len(rows), exportRows)
+			for i := range rows {
+				require.False(t, got[rows[i].ID()], "%s comes twice", rows[i].ID())
+				got[rows[i].ID()] = true
+				cost += int64(rows[i].Cost)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+		require.Equal(t, int64(len(want)), done.Rows)
+		require.Equal(t, cost, int64(done.Cost))
+		if name == "everything" || name == "request" {
+			require.Equal(t, int64(1), done.Unsealed, name)
+		}
+	}
+	_, err := e.Export(t.Context(), governance.SpendFilter{}, func([]governance.SpendRow) error { return context.Canceled })
+	require.ErrorIs(t, err, context.Canceled)
+}

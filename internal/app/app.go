@@ -27,7 +27,9 @@ import (
 )
 
 const (
-	controlConns   = 4
+	controlConns = 4
+	// exportConns is how many exports one process reads for at once.
+	exportConns    = 2
 	contactRetry   = time.Second
 	contactTimeout = 5 * time.Second
 	closeTimeout   = 10 * time.Second
@@ -40,6 +42,7 @@ type App struct {
 	metrics  *metrics
 	data     *pgxpool.Pool
 	control  *pgxpool.Pool // nil where the process has no control plane
+	exports  *pgxpool.Pool // as control
 	stores   stores
 	peppers  *seal.Peppers
 	keys     *seal.Keys
@@ -172,6 +175,10 @@ func (a *App) openPools(ctx context.Context) (err error) {
 		o := a.database(a.cfg.Control())
 		o.MaxConns, o.StatementTimeout = controlConns, 10*time.Second
 		if a.control, err = pgstore.Open(ctx, o); err != nil {
+			return fmt.Errorf("TOLLGATE_DATABASE_CONTROL_URL: %w", err)
+		}
+		o.MaxConns = exportConns
+		if a.exports, err = pgstore.Open(ctx, o); err != nil {
 			return fmt.Errorf("TOLLGATE_DATABASE_CONTROL_URL: %w", err)
 		}
 	}
@@ -354,6 +361,9 @@ func (a *App) Close() error {
 	}
 	if a.control != nil {
 		a.control.Close()
+	}
+	if a.exports != nil {
+		a.exports.Close()
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 func (a *App) ownConnections() int {
 	n := int(a.data.Config().MaxConns) + 1
 	if a.control != nil {
-		n += int(a.control.Config().MaxConns)
+		n += int(a.control.Config().MaxConns) + int(a.exports.Config().MaxConns)
 	}
 	return n
 }
@@ -61,7 +61,7 @@ func (a *App) warnOfConnections(ctx context.Context) {
 
 // observePools makes the state of the pools visible.
 func (a *App) observePools() {
-	for name, pool := range map[string]*pgxpool.Pool{"data": a.data, "control": a.control} {
+	for name, pool := range map[string]*pgxpool.Pool{"data": a.data, "control": a.control, "exports": a.exports} {
 		if pool == nil {
 			continue
 		}

@@ -15,6 +15,7 @@ type Commands struct {
 	Prices    pricesCommand    `cmd:"" group:"Manage:" help:"Read and extend the price book."`
 	Apply     applyCommand     `cmd:"" group:"Manage:" help:"Make the gateway what a file says."`
 	Spend     spendCommand     `cmd:"" group:"Account:" help:"Show what was spent."`
+	Export    exportCommand    `cmd:"" group:"Account:" help:"Write all ledger rows of a period."`
 	Ledger    ledgerCommand    `cmd:"" group:"Account:" help:"Check the ledger."`
 
 	Completion completionCommand `cmd:"" group:"Run:" help:"Print a completion script for a shell."`

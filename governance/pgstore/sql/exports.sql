@@ -1,0 +1,50 @@
+-- Whole periods of the ledger, a few thousand rows at a time. Sealed rows never change, so no snapshot has to last.
+
+-- name: export_block
+-- The next block that may have rows of a period.
+SELECT b.number, b.rows, b.hash, b.first_seq, b.last_seq
+FROM ledger.blocks AS b
+WHERE b.number > @after::bigint
+  AND (@from::timestamptz IS NULL OR b.settled_to >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR b.settled_from < @to::timestamptz)
+ORDER BY b.number
+LIMIT 1;
+
+-- name: export_page
+-- The rows of a block whose numbers lie in a range, in their order. The index of places has them.
+SELECT r.attempt_id, r.kind, r.settled_at, r.seq
+FROM ledger.blocks AS b
+JOIN ledger.rows AS r ON r.epoch = b.epoch AND r.xid >= b.from_xid AND r.xid < b.until_xid
+WHERE b.number = @block::bigint AND r.seq >= @low::bigint AND r.seq < @high::bigint
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+  AND (@model_name::text = '' OR r.model = @model_name::text)
+  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
+  AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
+  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+ORDER BY r.seq;
+
+-- name: export_unsealed
+-- How many rows of a period no block has yet.
+SELECT count(*)
+FROM ledger.rows AS r
+WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
+  AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
+  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
+  AND (@model_name::text = '' OR r.model = @model_name::text)
+  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
+  AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
+  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz);
