@@ -327,7 +327,7 @@ func (r *ownRun) limits(rate float64, cost money.Nano) (limits []Limit, rules []
 	if rate > 0 && r.o.Admit < 100 {
 		offered := rate * float64(r.o.Admit) / 100
 		perMinute = max(1, int64(offered*60*(everyBudget-1)/everyBudget))
-		burst = max(1, perMinute/240) // a quarter of a second
+		burst = max(2, perMinute/240) // a quarter of a second; one alone would lose what refills between two calls
 		calls = max(1, int64(offered*r.o.Duration.Seconds()/everyBudget))
 	}
 	// Half a call more, because a call that is admitted holds somewhat more than it costs in the end.
