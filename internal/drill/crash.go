@@ -191,16 +191,16 @@ func hasFaultPoints(binary string) bool {
 // lifeOfACall is how long the call takes that swept deaths interrupt.
 func (s *crash) lifeOfACall(ctx context.Context) (time.Duration, error) {
 	const calls = 5
-	times := make([]time.Duration, calls)
-	for i := range times {
+	took := make([]time.Duration, calls)
+	for i := range took {
 		began := time.Now()
 		if a := s.client.call(ctx, s.healthy, s.steady, chat(pacedModel, true)); a.brief() != "200" {
 			return 0, fmt.Errorf("measure a call: %s", a.brief())
 		}
-		times[i] = time.Since(began)
+		took[i] = time.Since(began)
 	}
-	slices.Sort(times)
-	return times[calls/2], nil
+	slices.Sort(took)
+	return took[calls/2], nil
 }
 
 // die lets a gateway of its own die at a moment of a call, and another one serve at once.
@@ -214,10 +214,6 @@ func (s *crash) die(ctx context.Context, d death) error {
 	if a := s.client.call(ctx, s.healthy, c.key, chat(plainModel, false)); a.brief() != "200" {
 		return fmt.Errorf("first call of the key: %s", a.brief())
 	}
-	before, err := s.forwarded(ctx)
-	if err != nil {
-		return err
-	}
 	spec := fleet.Spec{}
 	if d.point != "" {
 		spec = fleet.Spec{Binary: s.faulty, Env: []string{faultSetting + "=" + d.point}}
@@ -226,7 +222,31 @@ func (s *crash) die(ctx context.Context, d death) error {
 	if err != nil {
 		return err
 	}
+	if d.point == "" { // a first call takes longer than those that the moments are chosen for
+		if a := s.client.call(ctx, doomed.BaseURL, s.steady, chat(plainModel, false)); a.brief() != "200" {
+			return fmt.Errorf("first call of the gateway: %s", a.brief())
+		}
+	}
+	before, err := s.forwarded(ctx)
+	if err != nil {
+		return err
+	}
 	if err := s.interrupt(ctx, d, c.key, doomed); err != nil {
+		return err
+	}
+	again, err := s.Start(ctx, fleet.Spec{})
+	if err != nil {
+		return err
+	}
+	if a := s.client.call(ctx, again.BaseURL, s.steady, chat(plainModel, false)); a.brief() == "200" {
+		s.restarts++
+		before++
+	}
+	if _, err := s.end(ctx, again); err != nil {
+		return err
+	}
+	// Only now has the upstream certainly read what a dead gateway had written, and seen its end.
+	if err := s.inFlight(ctx, 1); err != nil {
 		return err
 	}
 	now, err := s.forwarded(ctx)
@@ -235,78 +255,63 @@ func (s *crash) die(ctx context.Context, d death) error {
 	}
 	c.forwarded = now > before
 	s.corpses = append(s.corpses, c)
-
-	again, err := s.Start(ctx, fleet.Spec{})
-	if err != nil {
-		return err
-	}
-	if a := s.client.call(ctx, again.BaseURL, s.steady, chat(plainModel, false)); a.brief() == "200" {
-		s.restarts++
-	}
-	if _, err := s.end(ctx, again); err != nil {
-		return err
-	}
-	return s.inFlight(ctx, 1) // the call of the dead one is over for the upstream, too
+	return nil
 }
 
 // interrupt sends a call through a gateway and has the gateway die within it.
 func (s *crash) interrupt(ctx context.Context, d death, key string, doomed *fleet.Process) error {
+	over := make(chan error, 1)
+	reached := make(chan struct{}) // the moment, where the client sees it
+	go func() { over <- s.read(ctx, doomed.BaseURL, key, d, reached) }()
+	var err error
 	switch {
 	case d.point != "":
-		// The client sees a broken connection, or a whole answer where its end did not wait for a slow settlement.
-		s.client.call(ctx, doomed.BaseURL, key, chat(d.model, true))
 	case d.after > 0:
-		over := make(chan struct{})
 		timer := time.NewTimer(d.after)
 		defer timer.Stop()
-		go func() {
-			defer close(over)
-			s.client.call(ctx, doomed.BaseURL, key, chat(d.model, true))
-		}()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-		if err := doomed.Kill(); err != nil {
-			return err
-		}
-		<-over
+		err = doomed.Kill()
 	case d.events > 0:
-		open, err := s.client.open(ctx, doomed.BaseURL, key, d.model)
-		if err != nil {
-			return err
+		select {
+		case <-reached:
+		case err = <-over:
+			return errors.Join(errors.New("the stream ended too early"), err)
 		}
-		for range d.events - 1 {
-			if err := open.next(); err != nil {
-				return fmt.Errorf("read event: %w", err)
-			}
-		}
-		if err := doomed.Kill(); err != nil {
-			return err
-		}
-		open.rest()
+		err = doomed.Kill()
 	default:
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			s.client.call(ctx, doomed.BaseURL, key, chat(d.model, true))
-		}()
-		if err := s.inFlight(ctx, 2); err != nil {
-			return err
-		}
-		if err := doomed.Kill(); err != nil {
-			return err
-		}
-		<-over
+		err = errors.Join(s.inFlight(ctx, 2), doomed.Kill())
+	}
+	if err != nil {
+		return err
 	}
 	select {
 	case <-doomed.Done():
-		return nil
 	case <-time.After(time.Minute):
 		return errors.New("the gateway did not die")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	<-over // a broken connection, or a whole answer where its end did not wait for a slow settlement
+	return nil
+}
+
+// read reads a stream to its end and closes reached after as many events as the death waits for.
+func (s *crash) read(ctx context.Context, base, key string, d death, reached chan<- struct{}) error {
+	open, err := s.client.open(ctx, base, key, d.model)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = open.body.Close() }() // it broke
+	for n := 1; err == nil; n++ {
+		if n == d.events {
+			close(reached)
+		}
+		err = open.next()
+	}
+	return err
 }
 
 // inFlight waits until so many requests are under way at the upstream.

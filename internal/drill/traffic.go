@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // answer is what a client got for one call: an error of the transport, or a status, headers and a body.
@@ -86,7 +85,7 @@ type client struct{ http http.Client }
 
 func newClient() *client {
 	return &client{http.Client{Transport: &http.Transport{
-		MaxIdleConnsPerHost: 256, DisableCompression: true, ResponseHeaderTimeout: time.Minute,
+		MaxIdleConnsPerHost: 256, DisableCompression: true, ResponseHeaderTimeout: timeout, // some answers are held back
 	}}}
 }
 
