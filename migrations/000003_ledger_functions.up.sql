@@ -387,23 +387,20 @@ BEGIN
     ELSE
         -- Where a leg's window has ended, the present one is among them, because it takes over what is overspent.
         IF '-infinity' < ANY (l_windows) THEN
-            SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.present)
+            SELECT array_agg(d.limit_id), array_agg(d.subject), array_agg(m.window_start)
             INTO t_limits, t_subjects, t_windows
             FROM (
-                SELECT d.limit_id, d.subject, d.window_start,
-                       ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
-                           coalesce(l.window_anchor, l.created_at), before) AS present
-                FROM (
-                    SELECT DISTINCT l_limits[x.l] AS limit_id, l_subjects[x.l] AS subject, l_windows[x.l] AS window_start
-                    FROM generate_series(1, cardinality(l_limits)) AS x (l)
-                    WHERE l_windows[x.l] > '-infinity'
-                ) AS d
-                JOIN tollgate.limits AS l ON l.id = d.limit_id
-                WHERE l.carry_debt
-                OFFSET 0
-            ) AS q
-            JOIN ledger.meters AS m ON m.limit_id = q.limit_id AND m.subject = q.subject AND m.window_start = q.present
-            WHERE q.present > q.window_start;
+                SELECT DISTINCT l_limits[x.l] AS limit_id, l_subjects[x.l] AS subject, l_windows[x.l] AS window_start
+                FROM generate_series(1, cardinality(l_limits)) AS x (l)
+                WHERE l_windows[x.l] > '-infinity'
+            ) AS d
+            JOIN tollgate.limits AS l ON l.id = d.limit_id
+            CROSS JOIN LATERAL (
+                SELECT n.window_start FROM ledger.meters AS n
+                WHERE n.limit_id = d.limit_id AND n.subject = d.subject AND n.window_start > d.window_start
+                ORDER BY n.window_start DESC LIMIT 1
+            ) AS m
+            WHERE l.carry_debt;
         END IF;
         SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.window_start), array_agg(q.k), array_agg(q.held),
                array_agg(q.spent), array_agg(q.back)
@@ -626,7 +623,7 @@ BEGIN
                         EXIT;
                     END IF;
                     -- After a conflict what is carried may have been given back long ago, and taken by others since.
-                    IF good AND w_amounts[i] > k_room[k] AND NOT m_log[k]
+                    IF good AND w_amounts[i] > greatest(k_room[k], 0) AND NOT m_log[k]
                        AND NOT (w_carried[i] AND (NOT p_careful OR r_closes[j] > 0 AND s_status[r_closes[j]] = 1)) THEN
                         good := false;
                     END IF;
@@ -1033,8 +1030,7 @@ BEGIN
         FROM ledger.meters AS r
         WHERE r.limit_id = old.id AND r.refilled_at > '-infinity'
     ) AS x
-    WHERE m.limit_id = old.id AND m.subject = x.subject AND m.window_start = x.window_start AND x.refilled_us < now_us
-      AND x.level < old.burst::numeric * ticks;
+    WHERE m.limit_id = old.id AND m.subject = x.subject AND m.window_start = x.window_start AND x.refilled_us < now_us;
     RETURN new;
 END
 $$;
