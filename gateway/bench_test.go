@@ -370,6 +370,7 @@ type ledger struct {
 	settlements []governance.Settlement
 	fail        func(governance.ReserveRequest) error // before anything is decided
 	slow        chan struct{}                         // settlements wait for it
+	lost        error                                 // what settlements are answered with, if not nil
 }
 
 func newLedger() *ledger {
@@ -435,6 +436,9 @@ func (l *ledger) Settle(ctx context.Context, s governance.Settlement) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.lost != nil {
+		return l.lost
+	}
 	return l.close(s)
 }
 

@@ -100,6 +100,17 @@ func TestAttemptsHaveOneBudget(t *testing.T) {
 	require.Len(t, b.settled(3), 3)
 }
 
+// What has been answered was paid for; that the ledger could not note it yet is no reason to ask another target.
+func TestASettlementThatFailsIsNotForwardedAgain(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "small", "small") })
+	b.ledger.lost = governance.ErrLimitStoreUnavailable
+	a := b.chat()
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.True(t, strings.HasSuffix(b.stream().text(), "data: [DONE]\n\n"))
+	require.Equal(t, int64(2), b.mock.Counts().Count, "each call was forwarded once")
+}
+
 func TestRuling17_OneCallTakesItsRequestAndSlotOnce(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {

@@ -1,0 +1,206 @@
+package seededbug_test
+
+// The files that bugs are planted in.
+const (
+	functions = "migrations/000003_ledger_functions.up.sql"
+	batchGo   = "governance/pgstore/ledger/batch.go"
+	laneGo    = "governance/pgstore/ledger/lane.go"
+)
+
+// swap replaces one text, which must occur exactly once in its file, by another.
+type swap struct{ file, from, to string }
+
+// bug is something that somebody could have got wrong.
+type bug struct {
+	name  string
+	wrong string // what it does
+	swaps []swap
+	// red are the checks that must fail: tests by the suite that they belong to.
+	red map[string][]string
+}
+
+const (
+	model      = "TestLedger_EqualsMeter"
+	histories  = "TestLedger_IsLinearizable"
+	conforms   = "TestLedger_Conforms"
+	afterChaos = "TestInvariants_AfterChaos"
+)
+
+var bugs = []bug{
+	{
+		name: "settle without the state guard", wrong: "two processes that settle the same attempt both change its meters",
+		swaps: []swap{
+			{functions, "IF count_ < ns AND NOT p_careful THEN", "IF false THEN"},
+			{functions, "IF count_ <> to_settle THEN", "IF false THEN"},
+		},
+		red: map[string][]string{ledgerSuite: {conforms, "TestSettle_FromTwoProcessesClosesOnce", model, histories}},
+	},
+	{
+		name: "expiry without a row", wrong: "what expires is charged to the meters and written nowhere",
+		swaps: []swap{
+			{functions, "FROM gone AS g;", "FROM gone AS g WHERE NOT p_expiry;"},
+			{functions, "IF count_ <> to_settle THEN", "IF count_ <> to_settle AND NOT p_expiry THEN"},
+		},
+		red: map[string][]string{ledgerSuite: {conforms, "TestExpire_ClosesWhatADeadProcessLeft", model}},
+	},
+	{
+		name: "clock read before the lock", wrong: "who waits for a bucket is not refilled for the wait",
+		swaps: []swap{{functions, "decided_at := clock_timestamp();", "decided_at := before;"}},
+		red:   map[string][]string{ledgerSuite: {"TestA15_WaitersAreRefilledForTheirWait"}},
+	},
+	{
+		name: "level read before the lock", wrong: "decides on what a meter held before another process changed it",
+		swaps: []swap{{functions, "            FOR UPDATE OF m\n        ) AS q;\n        IF cardinality(o_levels)", `        ) AS q;
+        PERFORM FROM unnest(a_limits, a_subjects, a_windows) AS x (limit_id, subject, window_start)
+        JOIN ledger.meters AS m USING (limit_id, subject, window_start)
+        ORDER BY m.limit_id, m.subject, m.window_start
+        FOR UPDATE OF m;
+        IF cardinality(o_levels)`}},
+		red: map[string][]string{ledgerSuite: {"TestF172_FleetHoldsAtTheConfiguredLimit"}},
+	},
+	{
+		name: "window read without a lock", wrong: "buckets and slots are locked, budgets are only read",
+		swaps: []swap{
+			{functions, "        -- Lock.\n", `        PERFORM FROM unnest(a_limits, a_subjects, a_windows) AS x (limit_id, subject, window_start)
+        JOIN ledger.meters AS m USING (limit_id, subject, window_start)
+        JOIN tollgate.limits AS l ON l.id = m.limit_id AND l.kind <> 'budget'
+        ORDER BY m.limit_id, m.subject, m.window_start
+        FOR UPDATE OF m;
+`},
+			{functions, "            FOR UPDATE OF m\n        ) AS q;\n        IF cardinality(o_levels)", "        ) AS q;\n        IF cardinality(o_levels)"},
+		},
+		red: map[string][]string{ledgerSuite: {"TestF172_FleetHoldsAtTheConfiguredLimit"}},
+	},
+	{
+		name: "a new id on retry", wrong: "an admission whose reply was lost is repeated as another attempt",
+		swaps: []swap{{batchGo, "b.carefully = true // it may have been committed", `b.carefully = true
+				for _, a := range b.admissions {
+					a.request.ID = ids.New(l.Clock())
+				}`}},
+		red: map[string][]string{ledgerSuite: {"TestReserve_LostReplyIsNoLoss"}},
+	},
+	{
+		name: "no tombstone", wrong: "a release that overtakes its reserve leaves no trace",
+		swaps: []swap{{functions, "    IF to_bury > 0 THEN", "    IF false THEN"}},
+		red:   map[string][]string{ledgerSuite: {conforms, model}},
+	},
+	{
+		name: "settlement dropped on error", wrong: "what cannot be settled now is never settled",
+		swaps: []swap{{laneGo, "	n.outbox = append(b.settlements, n.outbox...)\n	n.mu.Unlock()\n	n.refuse(", `	for _, s := range b.settlements {
+		s.finish(err)
+	}
+	n.mu.Unlock()
+	n.refuse(`}},
+		red: map[string][]string{ledgerSuite: {"TestOutage_FailsClosedAndLosesNoSettlement"}},
+	},
+	{
+		name: "window counts the estimate", wrong: "a budget is charged what was held, whatever was used",
+		swaps: []swap{{batchGo, "ints = append(ints, meter.Actual(c.kind, c.metric, -1, &x.Settlement))", `if c.kind == governance.KindBudget {
+				ints = append(ints, -1)
+				continue
+			}
+			ints = append(ints, meter.Actual(c.kind, c.metric, -1, &x.Settlement))`}},
+		red: map[string][]string{ledgerSuite: {conforms, model, histories}},
+	},
+	{
+		name: "the replica's clock", wrong: "each process counts by a clock of its own",
+		swaps: []swap{{functions, "decided_at := clock_timestamp();", "decided_at := clock_timestamp() + p_process % 3 * interval '20 seconds';"}},
+		red:   map[string][]string{ledgerSuite: {model, histories}},
+	},
+	{
+		name: "adjustment not added to the window", wrong: "what is settled after its expiry has a row and changes no meter",
+		swaps: []swap{{functions, "            WHERE s_status[s.i] = 2\n", "            WHERE false\n"}},
+		red:   map[string][]string{ledgerSuite: {conforms, "TestExpire_ClosesWhatADeadProcessLeft", model, afterChaos}},
+	},
+	{
+		name: "refund without refill", wrong: "a settlement that gives back moves the instant of a bucket, and the time before it is lost",
+		swaps: []swap{{functions, "WHEN e.fill <= 0 OR e.elapsed <= 0 THEN", "WHEN e.back > 0 OR e.fill <= 0 OR e.elapsed <= 0 THEN"}},
+		red:   map[string][]string{ledgerSuite: {model, afterChaos}},
+	},
+	{
+		name: "admission in debt", wrong: "a bucket below zero refuses nothing",
+		swaps: []swap{{functions, "WHEN f.kind = 'rate' THEN f.level / f.ticks", "WHEN f.kind = 'rate' THEN CASE WHEN f.level < 0 THEN far ELSE f.level / f.ticks END"}},
+		red:   map[string][]string{ledgerSuite: {conforms, model, histories, afterChaos}},
+	},
+	{
+		name: "debt forgiven", wrong: "a bucket never falls below zero",
+		swaps: []swap{{functions, "END, e.full_level), -far)::bigint", "END, e.full_level), 0)::bigint"}},
+		red:   map[string][]string{ledgerSuite: {conforms, model, histories, afterChaos}},
+	},
+	{
+		name: "a refusal keeps what it took", wrong: "who is refused by one limit is charged by the one before it",
+		swaps: []swap{{functions, "r_status[j] := coalesce(r_status[j], 0);", `r_status[j] := coalesce(r_status[j], 0);
+                    k_taken[w_meters[first]] := k_taken[w_meters[first]] + w_amounts[first];`}},
+		red: map[string][]string{ledgerSuite: {conforms, model, histories}},
+	},
+	{
+		name: "the sum of a batch unchecked", wrong: "all of a batch are admitted where there is room for one",
+		swaps: []swap{{functions, "bool_and(q.known AND k_sums[q.k] <= q.room)", "bool_and(q.known AND q.room > 0)"}},
+		red:   map[string][]string{ledgerSuite: {conforms, "TestF172_FleetHoldsAtTheConfiguredLimit", model}},
+	},
+	{
+		name: "a new window owes nothing", wrong: "overspending is forgiven at the end of the window",
+		swaps: []swap{{functions, "            IF excess > 0 THEN", "            IF false THEN"}},
+		red:   map[string][]string{ledgerSuite: {conforms, "TestNewWindow_WaitsForALockedPredecessorAlone", model}},
+	},
+	{
+		name: "late overspending owed by nobody", wrong: "what a settlement overspends in a window that has ended is forgiven",
+		swaps: []swap{{functions, "n_carried[j] + coalesce(growth, 0)", "n_carried[j]"}},
+		red:   map[string][]string{ledgerSuite: {conforms, model}},
+	},
+	{
+		name: "a release keeps what was held", wrong: "what nobody forwarded stays held for ever",
+		swaps: []swap{{functions, "CASE WHEN x.class >= 6 THEN x.held ELSE 0 END", "CASE WHEN x.class >= 6 AND NOT s_release[x.s] THEN x.held ELSE 0 END"}},
+		red:   map[string][]string{ledgerSuite: {conforms, model, histories}},
+	},
+	{
+		name: "the living expire", wrong: "a process that is silent for a moment is taken for dead",
+		swaps: []swap{{functions, "OR p.beat_at + make_interval(secs => p.lease_seconds) < now_", "OR p.beat_at < now_"}},
+		red:   map[string][]string{ledgerSuite: {"TestExpire_ClosesWhatADeadProcessLeft"}},
+	},
+	{
+		name: "answered before it is durable", wrong: "the answer goes out while the commit is not yet on the disk",
+		swaps: []swap{{functions, "PERFORM pg_catalog.pg_logical_emit_message(true, 'tollgate', '');", "NULL;"}},
+		red:   map[string][]string{chaosSuite: {"crashes"}},
+	},
+	{
+		name: "fail open", wrong: "while the store cannot decide, everything is forwarded",
+		swaps: []swap{{"gateway/forward.go", "		return nil, &governance.Error{\n			Code: governance.CodeLimitStoreUnavailable,", `		if err != nil {
+			c.open, c.Attempt = a, a.number
+			return a, nil
+		}
+		return nil, &governance.Error{
+			Code: governance.CodeLimitStoreUnavailable,`}},
+		red: map[string][]string{gatewaySuite: {"TestF155_A18_UndecidedIsATypedRedacted503AndNothingIsForwarded"}},
+	},
+	{
+		name: "forward again when settle fails", wrong: "an answer that could not be settled is asked for again at the next target",
+		swaps: []swap{{"gateway/relay.go", "	a.ending.ClientLeft = a.left.Load()\n	settled := c.settle(a, c.g.cfg.AnswerHold)\n", `	a.ending.ClientLeft = a.left.Load()
+	if err := c.g.ledger.Settle(c.ctx(), a.settlement()); err != nil {
+		return &failure{cause: &governance.Error{Code: governance.CodeLimitStoreUnavailable, Err: err}, next: true}
+	}
+	settled := c.settle(a, c.g.cfg.AnswerHold)
+`}},
+		red: map[string][]string{gatewaySuite: {"TestASettlementThatFailsIsNotForwardedAgain"}},
+	},
+	{
+		name: "half rounded up", wrong: "half a nano-dollar is always rounded up",
+		swaps: []swap{{"internal/money/money.go", "rem > million/2 || rem == million/2 && quo%2 == 1", "rem >= million/2"}},
+		red:   map[string][]string{moneySuite: {"TestSum_EqualsBigArithmetic", "TestSum_RoundsOnceHalfToEven"}},
+	},
+	{
+		name: "a tier begins one token late", wrong: "the first request of a dearer tier is priced by the cheaper one",
+		swaps: []swap{{"governance/price.go", "p.Tiers[i].FromInput <= input {", "p.Tiers[i].FromInput < max(input, 1) {"}},
+		red:   map[string][]string{priceSuite: {"TestCost_EqualsBigArithmetic"}},
+	},
+	{
+		name: "a day begins with its second midnight", wrong: "where clocks are put back over midnight, an hour belongs to no day",
+		swaps: []swap{{"governance/meter/window.go", "case earlier.Hour() == 0 && earlier.Day() == t.Day():", "case false:"}},
+		red:   map[string][]string{windowSuite: {"TestWindow_AcrossChangesOfTheClocks", "TestWindow_EqualsSearch"}, ledgerSuite: {"TestWindowStart_EqualsMeter"}},
+	},
+	{
+		name: "the same in SQL", wrong: "PostgreSQL and the gateway disagree about the day",
+		swaps: []swap{{functions, "    IF (midnight - interval '1 hour') AT TIME ZONE", "    IF false AND (midnight - interval '1 hour') AT TIME ZONE"}},
+		red:   map[string][]string{ledgerSuite: {"TestWindowStart_EqualsMeter"}},
+	},
+}
