@@ -19,7 +19,6 @@ SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM (
     FROM booked AS e
     JOIN ledger.processes AS p ON p.id = e.process_id
     WHERE e.kind = 'expiry' AND p.beat_at > e.settled_at AND EXISTS (
-        -- A sweep may have been under way.
-        SELECT FROM outages AS o WHERE e.settled_at BETWEEN o.began + interval '1 second' AND o.over + interval '28 seconds'
+        SELECT FROM outages AS o WHERE e.settled_at BETWEEN o.began + interval '200 milliseconds' AND o.over + interval '28 seconds'
             AND e.settled_at < o.calm)
 ) AS v LIMIT 10;
