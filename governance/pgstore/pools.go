@@ -97,10 +97,17 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	config.MaxConnIdleTime, config.HealthCheckPeriod = idleLife, 2*idleLife
 	o.configure(config.ConnConfig)
 	var refused atomic.Bool
+	var opened atomic.Pointer[pgxpool.Pool]
 	onPgError := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, fault *pgconn.PgError) bool {
-		if refusesParameter(fault) {
+		switch {
+		case refusesParameter(fault):
 			refused.Store(true)
+		case fault.Code == "25006": // read_only_sql_transaction: what was a primary is none any more
+			if pool := opened.Load(); pool != nil {
+				pool.Reset() // the sessions that only read must not stay with it either
+			}
+			return false
 		}
 		return onPgError(conn, fault)
 	}
@@ -115,6 +122,7 @@ func Open(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
+	opened.Store(pool)
 	return pool, nil
 }
 
