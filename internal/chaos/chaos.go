@@ -132,7 +132,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		if report.Dir, err = os.MkdirTemp("", "tollgate-chaos-"); err != nil {
 			return report, fmt.Errorf("make folder of the run: %w", err)
 		}
-		if err := os.Chmod(report.Dir, 0o755); err != nil { //nolint:gosec // the database's user has to get through
+		if err := os.Chmod(report.Dir, 0o755); err != nil { // the database's user has to get through
 			return report, fmt.Errorf("open folder of the run: %w", err)
 		}
 		defer func() {

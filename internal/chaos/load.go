@@ -245,17 +245,15 @@ func (b *bursts) run(ctx context.Context, l *load, seed uint64, began func()) er
 		if rule["kind"] == "concurrency" {
 			atOnce, script = 1, script+",first_byte_delay("+slotsHeld.String()+")"
 		}
-		k, err := l.issue(ctx, "burst "+strconv.Itoa(number), atOnce, rule)
+		whole := context.WithoutCancel(ctx) // a burst that has begun comes to its end
+		k, err := l.issue(whole, "burst "+strconv.Itoa(number), atOnce, rule)
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 		var requests sync.WaitGroup
 		gate := make(chan struct{})
 		for range b.width {
-			tag, err := l.tag(ctx)
+			tag, err := l.tag(whole)
 			if err != nil {
 				close(gate)
 				requests.Wait()
@@ -265,7 +263,7 @@ func (b *bursts) run(ctx context.Context, l *load, seed uint64, began func()) er
 			g := l.fleet.gateways[random.IntN(len(l.fleet.gateways))]
 			requests.Go(func() {
 				<-gate
-				l.send(context.WithoutCancel(ctx), p, g)
+				l.send(whole, p, g)
 			})
 		}
 		close(gate)

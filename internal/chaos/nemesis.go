@@ -18,8 +18,8 @@ import (
 // fast another is.
 func randomOf(seed uint64, part string) *rand.Rand {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(part)) // never fails
-	return rand.New(rand.NewPCG(seed, h.Sum64()))
+	_, _ = h.Write([]byte(part))                  // never fails
+	return rand.New(rand.NewPCG(seed, h.Sum64())) //nolint:gosec // it has to come again with its seed
 }
 
 // trouble says how often what goes wrong; zero: never. All are mean times between two of a kind over the whole fleet.
@@ -54,8 +54,12 @@ func (n *nemesis) run(ctx context.Context) error {
 		every time.Duration
 		do    func(context.Context, *rand.Rand, *sync.WaitGroup)
 	}{
-		{"kill", n.kill, n.killOne}, {"pause", n.pause, n.pauseOne}, {"stall", n.stall, n.stallOne}, {"cut", n.cut, n.cutOne},
-		{"lock", n.lock, n.holdMeter}, {"crash", n.crash, n.crashDatabase},
+		{"kill", n.kill, n.killOne},
+		{"pause", n.pause, n.pauseOne},
+		{"stall", n.stall, n.stallOne},
+		{"cut", n.cut, n.cutOne},
+		{"lock", n.lock, n.holdMeter},
+		{"crash", n.crash, n.crashDatabase},
 	} {
 		if kind.every == 0 {
 			continue

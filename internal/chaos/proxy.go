@@ -70,7 +70,8 @@ func (p *proxy) dial() (net.Conn, error) {
 	p.mu.Lock()
 	server := p.server
 	p.mu.Unlock()
-	return net.Dial(server.Network(), server.String())
+	var d net.Dialer
+	return d.DialContext(context.Background(), server.Network(), server.String()) // a local one answers at once
 }
 
 // maxOrders is how many cuts wait for a request at most: what a silent gateway missed must not come all at once.
