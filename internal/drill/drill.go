@@ -47,14 +47,14 @@ const (
 	heldModel    = "held"    // waits before its first byte until it is released
 	flyingModel  = "flying"  // each event waits until it is released
 	flowingModel = "flowing" // streams for a quarter of a minute
-	pacedModel   = "paced"   // streams for some tens of milliseconds
+	pacedModel   = "paced"   // streams for a tenth of a second
 )
 
 var scripts = map[string]string{
 	heldModel:    "hold",
 	flyingModel:  "confirm",
 	flowingModel: "words(300),frame_gap(50ms)",
-	pacedModel:   "frame_gap(3ms)",
+	pacedModel:   "frame_gap(10ms)",
 }
 
 // allFrames is a release of more steps than any stream has events.
