@@ -210,7 +210,7 @@ func (f *fleet) start(plane string, env ...string) *process {
 		}
 		require.NoError(f.t, json.Unmarshal(line, &said), "process said %q and logged:\n%s", line, p.out)
 		p.baseURL, p.admin, p.ops = said.BaseURL, said.AdminURL, said.OpsURL
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.Fail(f.t, "process did not say that it listens", p.out.String())
 	}
 	f.eventually(30*time.Second, "process is ready", func() bool {
