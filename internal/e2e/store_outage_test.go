@@ -223,10 +223,10 @@ func tree(t *testing.T, root int) []int {
 	return all
 }
 
-// PostgreSQL freezes: connections stay open, nothing answers. Every call is answered within nine seconds, none is forwarded,
+// F176: PostgreSQL freezes: connections stay open, nothing answers. Every call is answered within nine seconds, none is forwarded,
 // and after the first second the refusals come at once, without any wait for the store. When PostgreSQL goes on there are
-// answers within two seconds.
-func TestFrozenStore(t *testing.T) {
+// answers within two seconds. The log says what happened and does not repeat it for each call.
+func TestF176_FrozenStore(t *testing.T) {
 	t.Parallel()
 	cluster := startDatabase(t)
 	f := startFleet(t, fleetOptions{gateways: 2, dsn: cluster.DSN(devdb.Superuser, "tollgate")})
@@ -260,6 +260,9 @@ func TestFrozenStore(t *testing.T) {
 	t.Logf("frozen: %v; longest %v; p95 after the first second %v", tally(all), longest.Round(time.Millisecond), percentile(late, 95))
 	require.Equal(t, seen, f.forwarded(), "something was forwarded undecided")
 	require.LessOrEqual(t, longest, 9*time.Second)
+	for _, g := range f.gateways {
+		require.LessOrEqual(t, strings.Count(g.out.String(), "the limit store does not answer"), 10)
+	}
 	thaw()
 	t.Logf("recovered within %v", f.awaitRecovery(key, 2*time.Second))
 	require.LessOrEqual(t, percentile(late, 95), 100*time.Millisecond)
