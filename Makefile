@@ -1,6 +1,6 @@
 # What a developer runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build console dev test test-full chaos lint bench drills fuzz clean tools-run tools-test
+.PHONY: help build console dev test test-full chaos lint bench drills long fuzz clean tools-run tools-test
 
 # The version is stamped below. Git's own stamp would fail the build in a checkout that belongs to another user.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -37,8 +37,12 @@ test-full: tools-test ## the same three times over in random order, then chaos, 
 	$(MAKE) test CI=true
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 60m -count=3 -shuffle=on ./...
 	$(MAKE) chaos
-	$(MAKE) drills
+	$(MAKE) drills long
 	.ci/fuzz 30s
+
+long: tools-test ## the end-to-end tests that take minutes or need root to mount a small disk
+	go vet -tags full ./internal/e2e
+	$(WITH_POSTGRES) go test -race -tags full -timeout 60m -count=1 -run '^TestLong_' ./internal/e2e
 
 lint: ## the linters
 	.ci/format
