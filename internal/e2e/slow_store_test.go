@@ -107,4 +107,3 @@ func TestReadOnlyStore(t *testing.T) {
 	f.requireOneRowPerForward()
 	f.requireNoLeak(before)
 }
-
