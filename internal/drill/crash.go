@@ -294,7 +294,7 @@ func (s *crash) interrupt(ctx context.Context, d death, key string, doomed *flee
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	<-over // a broken connection, or a whole answer where its end did not wait for a slow settlement
+	_ = <-over // a broken connection, or a whole answer where its end did not wait for a slow settlement
 	return nil
 }
 
