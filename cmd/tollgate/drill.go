@@ -81,7 +81,7 @@ A gateway dies (SIGKILL) before, within and after the reservation, before the up
 before, within and after the settlement. Another process closes what it had reserved, once, at the reserved cost; where
 nothing was reserved there is no row. Takes about a minute, half of which nobody may close anything yet.
 
-Releases have no fault points. With one of them the drill kills at moments spread over the life of a call instead, and says
+Releases have no fault points: the drill then kills at moments spread over the life of a call instead, and says
 so. For the exact steps, build the same source with fault points:
 
   go build -tags faultpoint -o tollgate-faultpoint ./cmd/tollgate

@@ -294,7 +294,7 @@ func (s *crash) interrupt(ctx context.Context, d death, key string, doomed *flee
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	_ = <-over // a broken connection, or a whole answer where its end did not wait for a slow settlement
+	<-over //nolint:errcheck // a broken connection, or a whole answer where its end did not wait for a slow settlement
 	return nil
 }
 
