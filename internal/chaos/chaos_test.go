@@ -123,6 +123,17 @@ func TestRandom_FollowsTheSeedAndThePart(t *testing.T) {
 	require.NotEqual(t, randomOf(1, "kill").Uint64(), randomOf(1, "cut").Uint64())
 }
 
+func TestInvariants_AreNamedAndListTenAtMost(t *testing.T) {
+	t.Parallel()
+	for _, s := range statements("invariants") {
+		require.Regexp(t, `^-- I\d\d: [a-z].*\n`, s)
+		require.Contains(t, s, "count(*) OVER () AS violations")
+		require.Contains(t, s, "LIMIT 10;")
+	}
+	require.Panics(t, func() { statement("none") })
+	require.Panics(t, func() { statements("none") })
+}
+
 func TestProfiles_AllHaveAShapeAndFloors(t *testing.T) {
 	t.Parallel()
 	for _, p := range Profiles() {
