@@ -24,7 +24,7 @@ import (
 // smallDisk mounts a file system of its own, which the test may fill.
 func smallDisk(t *testing.T, megabytes int) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tg-disk")
+	dir, err := os.MkdirTemp("", "tg-disk") //nolint:usetesting // it is unmounted before it goes
 	require.NoError(t, err)
 	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755,size="+strconv.Itoa(megabytes)+"m"),
 		"this test needs root and the right to mount")
@@ -116,7 +116,7 @@ func TestLong_DiskFull(t *testing.T) {
 // without a restart, and since the standby is synchronous no row is lost.
 func TestLong_Failover(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "tg-standby")
+	dir, err := os.MkdirTemp("", "tg-standby") //nolint:usetesting // the server's user has to get there
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755)) // the server's user has to get through
