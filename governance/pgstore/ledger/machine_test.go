@@ -32,7 +32,8 @@ type machine struct {
 	limits   []*governance.Limit
 	requests []governance.ReserveRequest // that were made, whatever became of them
 	// void: the machine was so busy that the ledger gave up waiting, or said something twice. That is for other tests.
-	void bool
+	void        bool
+	connections int64 // that were made so far
 }
 
 // gate stops a lane between two batches.
@@ -78,7 +79,7 @@ func (m *machine) begin(rt *rapid.T) {
 	at, err := time.Parse(time.RFC3339, rapid.SampledFrom(instants).Draw(rt, "instant"))
 	require.NoError(rt, err)
 	at = at.Add(time.Duration(rapid.Int64Range(0, 999_999).Draw(rt, "microseconds")) * time.Microsecond)
-	m.limits, m.requests, m.void = nil, nil, false
+	m.limits, m.requests, m.void, m.connections = nil, nil, false, m.db.Stat().NewConnsCount()
 	for range rapid.IntRange(1, 5).Draw(rt, "limits") {
 		l := m.db.limit(m.t, m.drawLimit(at))
 		rt.Logf("limit %d: %s of %s, %d (%d) per %s, %s, unlimited %t, carries %t, %+v", l.Num, l.Kind, l.Metric, l.Amount, l.Burst, l.Per, l.Mode, l.Unlimited, l.CarryDebt, l.Window)
@@ -121,12 +122,19 @@ func (m *machine) drawLimit(at time.Time) governance.Limit {
 	return l
 }
 
-// slow is how long a call may take before something in it may have been repeated: less than a statement's time-out.
-const slow = 2 * time.Second
+// slow is how long a call may take before a time-out may have made the ledger say something twice; brief is the same for
+// waits of locks.
+const (
+	slow  = 2 * time.Second
+	brief = 90 * time.Millisecond
+)
 
-// voids reports whether a call that began so long ago says nothing about the ledger.
+// voids reports whether a call that began so long ago says nothing about the ledger: it took so long that something may have
+// been repeated, or a connection was lost and made again meanwhile.
 func (m *machine) voids(begun time.Time, err error) bool {
-	m.void = m.void || busy(begun, err)
+	connections := m.db.Stat().NewConnsCount()
+	m.void = m.void || time.Since(begun) > brief || busy(begun, err) || connections != m.connections
+	m.connections = connections
 	return m.void
 }
 
@@ -427,12 +435,14 @@ func (m *machine) burst() {
 	got := make([]governance.Reservation, len(requests))
 	errs := make([]error, len(requests))
 	for i, s := range settlements {
-		group.Go(func() { settled[i] = l.Settle(m.t.Context(), *s) })
-		await(func() bool { return l.Stats().Outbox > i })
+		ended := make(chan struct{})
+		group.Go(func() { settled[i] = l.Settle(m.t.Context(), *s); close(ended) })
+		await(ended, func() bool { return l.Stats().Outbox > i })
 	}
 	for i, r := range requests {
-		group.Go(func() { got[i], errs[i] = l.Reserve(m.t.Context(), *r) })
-		await(func() bool { return l.Stats().Queued > i })
+		ended := make(chan struct{})
+		group.Go(func() { got[i], errs[i] = l.Reserve(m.t.Context(), *r); close(ended) })
+		await(ended, func() bool { return l.Stats().Queued > i })
 	}
 	open()
 	group.Wait()
@@ -449,10 +459,15 @@ func (m *machine) burst() {
 	}
 }
 
-// await waits for what another goroutine is about to do.
-func await(condition func() bool) {
+// await waits for what another goroutine is about to do, unless it has ended already.
+func await(ended <-chan struct{}, condition func() bool) {
 	for !condition() {
-		runtime.Gosched()
+		select {
+		case <-ended:
+			return
+		default:
+			runtime.Gosched()
+		}
 	}
 }
 

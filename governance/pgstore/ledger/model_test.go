@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,7 +107,7 @@ func verdictOf(err error) verdict {
 		return staleChain
 	case errors.Is(err, governance.ErrNotFound):
 		return notFound
-	case err.Error() != "" && bytes.Contains([]byte(err.Error()), []byte("not of the present time")):
+	case strings.Contains(err.Error(), "not of the present time"):
 		return wrongTime
 	default:
 		return verdict(err.Error())
