@@ -200,6 +200,38 @@ func TestExpire_KeepsItsGrace(t *testing.T) {
 	require.Equal(t, int64(1), db.count(t, "SELECT ledger.expire(10, 0)"))
 }
 
+// A standby that takes over has been running for long. Whoever lost its predecessor waits for the others to come back.
+func TestExpire_KeepsItsGraceAfterLostContact(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	pool, wire := wired(t, db)
+	const grace = 2 * time.Second
+	var failures atomic.Int64
+	sweeper := start(t, ledger.Options{Pool: pool, Lease: 3 * time.Second, Grace: grace, Observer: ledger.Observer{
+		Failure: func(error) { failures.Add(1) },
+	}})
+	owner := start(t, ledger.Options{Pool: db.Pool})
+	leave := func() {
+		r := request(owner)
+		r.HardExpiry = time.Millisecond
+		_, err := owner.Reserve(t.Context(), r)
+		require.NoError(t, err)
+	}
+	sweeps := func() bool {
+		closed, err := sweeper.Expire(t.Context(), 10)
+		return err == nil && closed == 1
+	}
+	leave()
+	eventually(t, "the first grace ends", sweeps)
+	leave()
+	wire.cut()
+	eventually(t, "a heartbeat fails", func() bool { return failures.Load() > 0 })
+	back := time.Now()
+	wire.mend()
+	eventually(t, "it sweeps again", sweeps)
+	require.GreaterOrEqual(t, time.Since(back), grace)
+}
+
 func TestRegister_ComesBackAfterRemoval(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

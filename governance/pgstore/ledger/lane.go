@@ -39,8 +39,8 @@ type waiting struct {
 
 func (w *waiting) size() int { return len(w.settlements) + len(w.admissions) }
 
-// Run works until Close is called or ctx ends, whichever is first; then it flushes the outbox, for at most 5 s where ctx has
-// ended, and gives up the process's lease. It is called once.
+// Run works until Close is called or ctx ends, whichever is first; then it flushes the outbox, after Close until ctx ends, and
+// otherwise for at most 5 s, and gives up the process's lease. It is called once.
 func (l *Ledger) Run(ctx context.Context) error {
 	l.mu.Lock()
 	l.running = true
@@ -121,6 +121,9 @@ func (n *lane) run(ctx context.Context, ended <-chan struct{}) {
 		case <-closing:
 			leaving, closing = true, nil
 		case <-ended:
+			if leaving {
+				return // Close had its time already
+			}
 			leaving, ended = true, nil
 			n.refuseNew()
 			deadline = time.After(flushWait)
@@ -162,7 +165,8 @@ func (n *lane) turn(ctx context.Context) time.Duration {
 		b.skipLocked = true
 		n.process(ctx, b)
 		n.probed = time.Now()
-		n.every = max(lockProbeEvery, 4*n.probed.Sub(start)) // the others must not suffer for who waits
+		// The others must not suffer for who waits; but what took long may have been a suspension of this process.
+		n.every = min(max(lockProbeEvery, 4*n.probed.Sub(start)), maxLockProbe)
 	}
 	settlements, admissions := n.take()
 	if len(settlements)+len(admissions) == 0 {
@@ -403,6 +407,7 @@ func (n *lane) finish(b *batch, d *decision) {
 				s.finish(errUnknown)
 			}
 		case locked:
+			s.lost = s.lost || b.lost
 			n.waiting.settlements = append(n.waiting.settlements, s)
 			n.suspectAll(n.open[s.ID].wants)
 			continue
@@ -413,6 +418,7 @@ func (n *lane) finish(b *batch, d *decision) {
 	var answered []*admission
 	for j, a := range b.admissions {
 		if d.admissions != nil && d.admissions[j] == locked {
+			a.lost = a.lost || b.lost
 			n.waiting.admissions = append(n.waiting.admissions, a)
 			n.suspectAll(a.wants)
 			continue
@@ -497,7 +503,8 @@ func (n *lane) refuse(admissions []*admission, err error) {
 	}
 }
 
-// giveUp refuses admissions that have waited too long for a locked meter. They are not in any batch, so nothing was taken.
+// giveUp refuses admissions that have waited too long for a locked meter. They are not in any batch, so nothing was taken,
+// unless they were in one whose answer was lost.
 func (n *lane) giveUp() {
 	var still []*admission
 	var gone []*admission
@@ -517,10 +524,18 @@ func (n *lane) giveUp() {
 	for _, a := range gone {
 		a.finished = true
 		a.err = errLocked(a)
+		n.releaseLost(a)
 	}
 	n.mu.Unlock()
 	for _, a := range gone {
 		close(a.done)
+	}
+}
+
+// releaseLost gives back what an admission may have taken without our learning of it.
+func (n *lane) releaseLost(a *admission) {
+	if a.lost {
+		n.postLocked(&settlement{Settlement: release(a.request.ID), queued: time.Now()})
 	}
 }
 
@@ -542,6 +557,7 @@ func (n *lane) probe(ctx context.Context) time.Duration {
 		if a.closes != nil && !contains(n.outbox, a.closes) {
 			n.postLocked(a.closes)
 		}
+		n.releaseLost(a)
 	}
 	n.mu.Unlock()
 	for _, a := range queue {

@@ -33,6 +33,7 @@ const (
 	probeJitter    = 200 * time.Millisecond
 	probeEvery     = time.Second
 	lockProbeEvery = 25 * time.Millisecond
+	maxLockProbe   = 500 * time.Millisecond
 	busyBatch      = 8 // from this size on the lane pauses before the next batch
 	maxPause       = 6 * time.Millisecond
 	flushWait      = 5 * time.Second // of the outbox when Run's context ends
@@ -309,6 +310,7 @@ type admission struct {
 	done        chan struct{}
 	reservation governance.Reservation
 	err         error
+	lost        bool // of the lane: it may have been admitted without our learning of it
 
 	// Under Ledger.mu.
 	finished  bool

@@ -20,8 +20,10 @@ import (
 
 // wire is the network between a pool and the database, which tests cut.
 type wire struct {
-	away      atomic.Bool // nothing gets through, and what was open breaks
-	loseReply atomic.Bool // the next batch is executed, but its reply is lost
+	away      atomic.Bool                   // nothing gets through, and what was open breaks
+	loseReply atomic.Bool                   // the next batch is executed, but its reply is lost
+	onLoss    func()                        // called before anybody learns of it; may be nil
+	held      atomic.Pointer[chan struct{}] // replies to batches wait until it is closed
 	mu        sync.Mutex
 	open      map[net.Conn]bool
 	lost      atomic.Int64
@@ -69,8 +71,14 @@ func (c *cuttable) Write(b []byte) (int, error) {
 
 func (c *cuttable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if until := c.wire.held.Load(); until != nil && c.large {
+		<-*until
+	}
 	if err == nil && c.large && c.wire.loseReply.CompareAndSwap(true, false) {
 		c.wire.lost.Add(1)
+		if c.wire.onLoss != nil {
+			c.wire.onLoss()
+		}
 		_ = c.Conn.Close()
 		return 0, errCut
 	}
@@ -284,6 +292,59 @@ func TestA06_LockedMeterRefusesAsUndecided(t *testing.T) {
 	_, err = l.Reserve(t.Context(), request(l, hold(shared, 1, 1), hold(own, 1, 1)))
 	require.NoError(t, err)
 	require.NoError(t, l.Settle(t.Context(), used(r.ID, 0, 0, 0)))
+}
+
+// A batch was committed, its reply was lost, and the repeat finds the meter locked: who gives up then has been admitted
+// without knowing it.
+func TestReserve_GivenUpBehindALockAfterALostReplyIsReleased(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	pool, wire := wired(t, db)
+	l := start(t, ledger.Options{Pool: pool})
+	purse := db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1000})
+	_, err := l.Reserve(t.Context(), request(l, hold(purse, 1, 0)))
+	require.NoError(t, err)
+	unlock := func() {}
+	defer func() { unlock() }()
+	wire.onLoss = func() { unlock = lock(t, db, lockMeter, purse.Num, 1) }
+	wire.loseReply.Store(true)
+	r := request(l, hold(purse, 1, 10))
+	_, err = l.Reserve(t.Context(), r)
+	require.ErrorIs(t, err, governance.ErrLimitStoreUnavailable)
+	require.Equal(t, int64(1), db.count(t, "SELECT count(*) FROM ledger.reservations WHERE attempt_id = $1 AND state = 'open'", r.ID))
+	unlock()
+	eventually(t, "what it held is given back", func() bool {
+		return db.count(t, "SELECT held FROM ledger.meters WHERE limit_id = $1", purse.Num) == 0
+	})
+	require.Zero(t, db.count(t, "SELECT count(*) FROM ledger.rows"))
+}
+
+// A look at locked meters that took long, as in a process that was suspended meanwhile, must not put off the next one.
+func TestLockedMeters_AreLookedAtSoonAfterALongLook(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	pool, wire := wired(t, db)
+	l := start(t, ledger.Options{Pool: pool})
+	purse := db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1000})
+	r := request(l, hold(purse, 1, 10))
+	_, err := l.Reserve(t.Context(), r)
+	require.NoError(t, err)
+	unlock := lock(t, db, lockMeter, purse.Num, 1)
+	defer unlock()
+	settled := make(chan error, 1)
+	go func() { settled <- l.Settle(context.WithoutCancel(t.Context()), used(r.ID, 5, 0, 0)) }()
+	eventually(t, "the settlement waits for the lock", func() bool { return l.Stats().Locked == 1 })
+	until := make(chan struct{})
+	wire.held.Store(&until)
+	time.AfterFunc(1500*time.Millisecond, func() {
+		wire.held.Store(nil)
+		close(until)
+	})
+	<-until
+	unlock()
+	_, err = l.Reserve(t.Context(), request(l, hold(purse, 1, 10)))
+	require.NoError(t, err)
+	require.NoError(t, <-settled)
 }
 
 func TestA15_WaitersAreRefilledForTheirWait(t *testing.T) {

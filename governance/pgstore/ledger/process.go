@@ -47,8 +47,11 @@ func (l *Ledger) heartbeat(ctx context.Context) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if err := l.beat(ctx); err != nil && ctx.Err() == nil && l.observer.Failure != nil {
-			l.observer.Failure(err)
+		if err := l.beat(ctx); err != nil && ctx.Err() == nil {
+			l.lose()
+			if l.observer.Failure != nil {
+				l.observer.Failure(err)
+			}
 		}
 		select {
 		case <-ticker.C:
@@ -87,6 +90,14 @@ func (l *Ledger) beat(ctx context.Context) error {
 	return nil
 }
 
+// lose forgets the contact with the database: after the next one the grace begins anew, so that owners who were cut off as
+// well beat and settle first. A standby that took over has been running for long, so its start says nothing.
+func (l *Ledger) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.contacted = time.Time{}
+}
+
 // deregister gives up the lease. If that fails it runs out.
 func (l *Ledger) deregister(ctx context.Context) {
 	process := l.process.Load()
@@ -116,6 +127,9 @@ func (l *Ledger) Expire(ctx context.Context, limit int) (int, error) {
 		"count": int32(min(limit, maxExpire)), "grace_seconds": int32(l.grace / time.Second), // both are small
 	}).Scan(&closed)
 	if err != nil {
+		if unavailable(err) {
+			l.lose()
+		}
 		return 0, storeError("expire reservations", err)
 	}
 	return closed, nil
