@@ -154,17 +154,21 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'rows are sealed by what is running now, not by an old snapshot' USING ERRCODE = 'invalid_transaction_state';
     END IF;
+    -- First how many numbers are drawn, then our own transaction id, then who is running: whoever drew one of those numbers
+    -- had an id before us. The end of a snapshot would not do, since running transactions may lie beyond it.
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'rows are sealed in a transaction of its own' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    SELECT s.last_value INTO drawn FROM ledger.row_seq AS s;
     SELECT s.* INTO m FROM ledger.seal_mark AS s FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    -- First how many numbers are drawn, then who is running.
-    SELECT s.last_value INTO drawn FROM ledger.row_seq AS s;
     SELECT pg_current_snapshot() INTO seen;
     SELECT s.epoch INTO present FROM ledger.state AS s;
     IF m.next_xmax <= pg_snapshot_xmin(seen) AND m.known_seq < drawn THEN
         m.known_seq := m.next_seq;
-        m.next_xmax := pg_snapshot_xmax(seen);
+        m.next_xmax := pg_current_xact_id();
         m.next_seq := drawn;
     END IF;
     top := pg_snapshot_xmin(seen);

@@ -122,6 +122,32 @@ func TestSeal_NeverSkipsALateCommit(t *testing.T) {
 	b.clean()
 }
 
+// Rows of a transaction that is running while numbers are noted are not taken for sealed, though its id lies beyond the end
+// of what a snapshot sees: that end is the last transaction that is over.
+func TestSeal_NeverSkipsTheLatestTransaction(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	q, p := tokens(1, 1)
+	early := b.add(line{q: q, p: p})
+	b.seal()
+	latest, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = latest.Rollback(context.WithoutCancel(t.Context())) }() // after a failure only
+	_, err = latest.Exec(t.Context(), `INSERT INTO ledger.rows SELECT (jsonb_populate_record(r, jsonb_build_object('attempt_id', $1::uuid,
+		'xid', pg_current_xact_id()::text, 'seq', nextval('ledger.row_seq')))).* FROM ledger.rows AS r WHERE r.attempt_id = $2`, ids.New(b.now), early.id)
+	require.NoError(t, err)
+	u := NewUpkeep(b.pool)
+	for range 3 {
+		_, err := u.Seal(t.Context())
+		require.NoError(t, err)
+	}
+	require.NoError(t, latest.Commit(t.Context()))
+	b.add(line{q: q, p: p})
+	b.seal()
+	require.Zero(t, b.unsealed())
+	b.clean()
+}
+
 // Whatever transactions do at the same time, every row comes into one block, and the chain holds.
 func TestSeal_OneReplicaMakesEachBlock(t *testing.T) {
 	t.Parallel()
