@@ -117,6 +117,7 @@ func (b *bug) run(t *testing.T, suite string, checks []string) []string {
 		test.Args = test.Args[:len(test.Args)-2]
 	}
 	test.Dir = filepath.Join(root, suite)
+	test.Env = append(os.Environ(), "TOLLGATE_TEST_OPERATIONS=800") // of the model tests
 	out, err := test.CombinedOutput()
 	failed := failures(out)
 	if err == nil {
@@ -164,7 +165,7 @@ func chaos(t *testing.T, overlay string, profiles []string) []string {
 		said, err := build.CombinedOutput()
 		require.NoError(t, err, "a bug must compile: %s", said)
 	}
-	dir, err := os.MkdirTemp("", "tollgate-seeded-bug-")
+	dir, err := os.MkdirTemp("", "tollgate-seeded-bug-") //nolint:usetesting // no other user may enter t.TempDir()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755), "the database's user goes through it")

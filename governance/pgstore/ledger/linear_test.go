@@ -109,7 +109,7 @@ func TestLedger_IsLinearizable(t *testing.T) {
 		lanes[name], names = l, append(names, name)
 		eventually(t, "registers", func() bool { return l.Stats().Process != 0 })
 	}
-	histories := operations(t, 600) / 20
+	histories := operations(t, 400) / 20
 	var refused, expired, void int
 	for n := range histories {
 		random := rand.New(rand.NewPCG(uint64(n), 20)) // a history is made again from its number

@@ -446,7 +446,7 @@ func (m *machine) burst() {
 	}
 	open()
 	group.Wait()
-	if m.voids(begun, errors.Join(append(errs, settled...)...)) {
+	if m.voids(begun, errors.Join(errors.Join(errs...), errors.Join(settled...))) {
 		return
 	}
 	want, answers := m.book.reserve("first", settlements, requests)

@@ -63,7 +63,7 @@ func TestLedger_EqualsMeter(t *testing.T) {
 	for _, l := range machine.lanes {
 		eventually(t, "registers", func() bool { return l.Stats().Process != 0 })
 	}
-	most, failed, done, void := operations(t, 600), false, 0, 0
+	most, failed, done, void := operations(t, 400), false, 0, 0
 	steps := max(30, most/90) // of a case; rapid makes a hundred cases, unless it is told otherwise
 	rapid.Check(t, func(rt *rapid.T) {
 		if done >= most && !failed { // while a failure is made smaller its cases must run
