@@ -85,6 +85,12 @@ ALTER TABLE ledger.days ADD PRIMARY KEY (day, organization_id, key_id, team_id, 
 ALTER TABLE ledger.days SET (fillfactor = 80);
 CREATE INDEX days_organization ON ledger.days (organization_id, day);
 
+-- The hours again, without teams, keys and users: what a whole platform comes to hour by hour is a fraction of their lines.
+CREATE TABLE ledger.tenant_hours (LIKE ledger.hours INCLUDING COMMENTS);
+ALTER TABLE ledger.tenant_hours ADD PRIMARY KEY (hour, organization_id, key_id, team_id, user_id, model_id, target_id, model, provider, month);
+ALTER TABLE ledger.tenant_hours SET (fillfactor = 80);
+CREATE INDEX tenant_hours_organization ON ledger.tenant_hours (organization_id, hour);
+
 -- What the rows of dropped months had booked on windows, where sums and checks now start.
 CREATE TABLE ledger.openings (
     limit_id     bigint NOT NULL,
@@ -235,6 +241,18 @@ BEGIN
             rows = d.rows + excluded.rows, requests = d.requests + excluded.requests,
             input_tokens = d.input_tokens + excluded.input_tokens, output_tokens = d.output_tokens + excluded.output_tokens,
             cost = d.cost + excluded.cost
+    ), tenants_added AS (
+        INSERT INTO ledger.tenant_hours AS d
+        SELECT a.hour, a.organization_id, 0, 0, 0, a.model_id, a.target_id,
+            a.model, a.provider, a.month, min(a.first_id::text)::uuid, max(a.last_id::text)::uuid, sum(a.rows), sum(a.requests),
+            sum(a.input_tokens), sum(a.output_tokens), sum(a.cost)
+        FROM hourly AS a
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+        ON CONFLICT (hour, organization_id, key_id, team_id, user_id, model_id, target_id, model, provider, month) DO UPDATE
+        SET first_id = least(d.first_id, excluded.first_id), last_id = greatest(d.last_id, excluded.last_id),
+            rows = d.rows + excluded.rows, requests = d.requests + excluded.requests,
+            input_tokens = d.input_tokens + excluded.input_tokens, output_tokens = d.output_tokens + excluded.output_tokens,
+            cost = d.cost + excluded.cost
     )
     INSERT INTO ledger.blocks AS b (number, epoch, from_xid, until_xid, first_seq, last_seq, settled_from, settled_to, rows, cost, hash)
     SELECT m.number + 1, m.epoch, m.until_xid, bound, s.first_seq, s.last_seq, s.settled_from, s.settled_to, p.rows, p.cost,
@@ -364,7 +382,7 @@ REVOKE EXECUTE ON FUNCTION ledger.month_of, ledger.row_digest, ledger.block_hash
 GRANT EXECUTE ON FUNCTION ledger.month_of, ledger.row_digest, ledger.block_hash, ledger.seal, ledger.note_places
     TO tollgate_gateway, tollgate_control;
 GRANT EXECUTE ON FUNCTION ledger.drop_month TO tollgate_control;
-GRANT SELECT ON ledger.seal_mark, ledger.blocks, ledger.block_parts, ledger.hours, ledger.days, ledger.openings, ledger.dropped_months
+GRANT SELECT ON ledger.seal_mark, ledger.blocks, ledger.block_parts, ledger.hours, ledger.tenant_hours, ledger.days, ledger.openings, ledger.dropped_months
     TO tollgate_gateway, tollgate_control;
 
 -- I01, from the openings on.

@@ -106,11 +106,8 @@ func pageKeys(ctx context.Context, q querier, narrow args, count int) ([]spendKe
 	return keys[:min(count, len(keys))], nil
 }
 
-const (
-	// daysAtOnce and hoursAtOnce are how many spans of the roll-ups a list looks at before it looks for rows.
-	daysAtOnce  = 32
-	hoursAtOnce = 48
-)
+// spansAtOnce is how many spans of the roll-ups a list looks at first before it looks for rows, and then four times as many.
+const spansAtOnce = 4
 
 // span is a day or an hour that has sealed rows of a filter.
 type span struct {
@@ -127,32 +124,50 @@ func sealedKeys(ctx context.Context, q querier, narrow args, count int) (keys []
 		behind := at.Add(time.Microsecond)
 		until = &behind
 	}
-	for len(keys) < count {
-		narrow["until"], narrow["spans"] = until, daysAtOnce
-		days, err := many[span](ctx, q, "spend_days", narrow)
-		if err != nil || len(days) == 0 {
+	if _, err := exec(ctx, q, "spend_ordered_plans", nil); err != nil {
+		return nil, err
+	}
+	for days := spansAtOnce; ; days *= 4 {
+		narrow["until"], narrow["spans"] = until, days
+		some, err := many[span](ctx, q, "spend_days", narrow)
+		if err != nil || len(some) == 0 {
 			return keys, err
 		}
-		since := enough(days, count-len(keys))
-		for len(keys) < count {
-			narrow["since"], narrow["until"], narrow["spans"] = since, until, hoursAtOnce
-			hours, err := many[span](ctx, q, "spend_hours", narrow)
-			if err != nil {
-				return nil, err
-			}
-			if len(hours) == 0 {
-				break
-			}
-			narrow["since"] = enough(hours, count-len(keys))
-			more, err := many[spendKey](ctx, q, "spend_page", narrow)
-			if err != nil {
-				return nil, err
-			}
-			keys = append(keys, more...)
-			reached := narrow["since"].(time.Time) //nolint:forcetypeassert // set above
-			until = &reached
+		since := enough(some, count-len(keys))
+		more, err := keysOfHours(ctx, q, narrow, since, until, count-len(keys))
+		if keys = append(keys, more...); err != nil || len(keys) >= count {
+			return keys, err
 		}
 		until = &since
+	}
+}
+
+// keysOfHours finds the newest count sealed rows between two instants.
+func keysOfHours(ctx context.Context, q querier, narrow args, since time.Time, until *time.Time, count int) (keys []spendKey, err error) {
+	narrow = maps.Clone(narrow)
+	share := int64(4) // of an hour that has far more than what is needed: so many times as much should be enough
+	for hours := spansAtOnce; len(keys) < count; hours *= 4 {
+		narrow["since"], narrow["until"], narrow["spans"] = since, until, hours
+		some, err := many[span](ctx, q, "spend_hours", narrow)
+		if err != nil || len(some) == 0 {
+			return keys, err
+		}
+		from, end := enough(some, count-len(keys)), some[0].Start.Add(time.Hour)
+		if until == nil || until.After(end) {
+			until = &end
+		}
+		if need := share * int64(count-len(keys)); some[0].Rows > need {
+			part := until.Add(-time.Hour / time.Duration(some[0].Rows/need))
+			if part.After(from) {
+				from, hours, share = part, 1, share*2
+			}
+		}
+		narrow["since"], narrow["until"] = from, until
+		more, err := many[spendKey](ctx, q, "spend_page", narrow)
+		if err != nil {
+			return nil, err
+		}
+		keys, until = append(keys, more...), &from
 	}
 	return keys, nil
 }
@@ -428,6 +443,9 @@ func (s *Spend) Summary(ctx context.Context, f governance.SpendFilter, groupBy [
 			return err
 		}
 		narrow["by"], narrow["zone"], narrow["count"] = append([]string{}, groupBy...), zone, groupsMax+1
+		narrow["tenants"] = f.Team == "" && f.Key == "" && f.User == "" && !slices.ContainsFunc(groupBy, func(member string) bool {
+			return member == "team" || member == "key" || member == "user"
+		})
 		narrow["whole_days"] = !slices.Contains(groupBy, "hour") && (zone == "UTC" || !slices.Contains(groupBy, "day"))
 		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
 			return err

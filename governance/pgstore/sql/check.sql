@@ -121,7 +121,7 @@ WHERE (k.rows, k.requests, k.input_tokens, k.output_tokens, k.cost)
 LIMIT 10;
 
 -- name: check_rollup_totals
--- Days that are not the sums of their hours, and months whose sums are not those that were sealed.
+-- Days and tenants' hours that are not the sums of the hours, and months whose sums are not those that were sealed.
 SELECT count(*) OVER () AS violations, v.sample
 FROM (
     SELECT jsonb_build_object('day', d.day, 'organization_id', organization_id, 'days', d.cost, 'hours', h.cost)::text AS sample
@@ -136,6 +136,20 @@ FROM (
         FROM ledger.hours AS x GROUP BY 1, 2, 3
     ) AS h USING (day, organization_id, month)
     WHERE (d.rows, d.requests, d.input_tokens, d.output_tokens, d.cost)
+        IS DISTINCT FROM (h.rows, h.requests, h.input_tokens, h.output_tokens, h.cost)
+    UNION ALL
+    SELECT jsonb_build_object('hour', t.hour, 'organization_id', organization_id, 'tenant_hours', t.cost, 'hours', h.cost)::text
+    FROM (
+        SELECT x.hour, x.organization_id, x.model, x.provider, x.month, sum(x.rows) AS rows, sum(x.requests) AS requests,
+            sum(x.input_tokens) AS input_tokens, sum(x.output_tokens) AS output_tokens, sum(x.cost) AS cost
+        FROM ledger.tenant_hours AS x GROUP BY 1, 2, 3, 4, 5
+    ) AS t
+    FULL JOIN (
+        SELECT x.hour, x.organization_id, x.model, x.provider, x.month, sum(x.rows) AS rows, sum(x.requests) AS requests,
+            sum(x.input_tokens) AS input_tokens, sum(x.output_tokens) AS output_tokens, sum(x.cost) AS cost
+        FROM ledger.hours AS x GROUP BY 1, 2, 3, 4, 5
+    ) AS h USING (hour, organization_id, model, provider, month)
+    WHERE (t.rows, t.requests, t.input_tokens, t.output_tokens, t.cost)
         IS DISTINCT FROM (h.rows, h.requests, h.input_tokens, h.output_tokens, h.cost)
     UNION ALL
     SELECT jsonb_build_object('month', month, 'rolled_up', h.cost, 'sealed', p.cost)::text
