@@ -82,7 +82,11 @@ func tooLarge() error {
 	return &failure{cause: fault(governance.CodePayloadTooLarge, "The request body is larger than this gateway accepts."), closing: true}
 }
 
-// sendBody is a request's body on its way to an upstream. The transport keeps hold of a request for as long as its answer
+// smallBody is up to how many bytes of a body are sent as the provider's request holds them: the transport knows its reader
+// as memory, and so sends head and body by one write. Above, letting the body go matters more.
+const smallBody = 16 << 10
+
+// sendBody is a large request's body on its way to an upstream. The transport keeps hold of a request for as long as its answer
 // lasts, which may be hours; what it holds here can be emptied.
 type sendBody struct {
 	size int

@@ -51,9 +51,11 @@ type call struct {
 	notOurs    time.Duration // time that the client and the upstreams took
 	overhead   time.Duration
 	admission  time.Duration // of all attempts: what the limits took
-	stream     stream    // of an answer that is one
-	writeUntil time.Time // write deadline as last set
-	abort      bool      // the connection must end without a clean end
+	stream     stream        // of an answer that is one
+	until      time.Time     // end of the upstreams' time
+	writeUntil time.Time     // write deadline as last set
+	values     []string      // room for values of the answer's headers
+	abort      bool          // the connection must end without a clean end
 }
 
 // newCall begins a call: from here on it has an id, which every answer carries.
@@ -70,11 +72,22 @@ func (g *Gateway) newCall(rt *route, w http.ResponseWriter, r *http.Request) *ca
 	if rt != nil {
 		name, c.Route = rt.name, rt.name
 	}
-	c.log = g.log.With().Str(lognames.RequestID, c.ID.String()).Str(lognames.Route, name).Logger()
-	h := w.Header()
-	h.Set("X-Request-Id", c.ID.String())
-	h.Set("Request-Id", c.ID.String())
+	id := c.ID.String()
+	c.log = g.log.With().Str(lognames.RequestID, id).Str(lognames.Route, name).Logger()
+	c.header("X-Request-Id", id)
+	c.header("Request-Id", id)
 	return c
+}
+
+// header sets a header of the answer. name is in canonical form. The values of all share one piece of memory.
+func (c *call) header(name, value string) {
+	const ordinary = 20 // headers of an answer
+	if len(c.values) == cap(c.values) {
+		c.values = make([]string, 0, ordinary)
+	}
+	c.values = append(c.values, value)
+	last := len(c.values) - 1
+	c.w.Header()[name] = c.values[last : last+1 : last+1]
 }
 
 // serve is the life of a call. Whatever happens in it, finish runs.
@@ -365,9 +378,8 @@ func milliseconds(d time.Duration) string {
 
 // answerJSON sends a whole answer.
 func (c *call) answerJSON(status int, body []byte) error {
-	h := c.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.header("Content-Type", contentJSON)
+	c.header("Content-Length", strconv.Itoa(len(body)))
 	c.begin(status)
 	return c.write(body)
 }
@@ -399,7 +411,7 @@ func (c *call) refuse() {
 		c.attemptHeaders(c.attempts[n-1].Target, c.Attempt)
 	}
 	if f.spoken != nil {
-		limitHeaders(h, []governance.Level{f.spoken.Level})
+		c.limitHeaders([]governance.Level{f.spoken.Level})
 	}
 	if f.closing {
 		h.Set("Connection", "close")

@@ -152,18 +152,18 @@ func line[T any](p *printer, name string, stages []stage[T]) {
 // panic is an error like any other.
 func (ch *chain) run(ctx context.Context, c *call, at int, act func(context.Context) error) (err error) {
 	c.takesPart(at)
-	ctx, cancel := context.WithTimeout(ctx, ch.links[at].Timeout)
-	defer cancel()
+	bounded := within(ctx, ch.links[at].Timeout)
+	defer bounded.end()
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
 		}
 	}()
-	if err := act(ctx); err != nil {
+	if err := act(bounded); err != nil {
 		return err
 	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return ctx.Err()
+	if err := bounded.Err(); errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
 	return nil
 }
@@ -357,12 +357,12 @@ func (ch *chain) finish(c *call, outcome error) {
 func (ch *chain) record(ctx context.Context, r plugins.Record) {
 	for _, s := range ch.recorders {
 		l := ch.links[s.at]
-		ctx, cancel := context.WithTimeout(ctx, l.Timeout)
-		if err := protect(func() { s.do.Record(ctx, r) }); err != nil {
+		bounded := within(ctx, l.Timeout)
+		if err := protect(func() { s.do.Record(bounded, r) }); err != nil {
 			ch.failed(l.Plugin.ID())
 			ch.log.Error().Err(err).Str(lognames.Plugin, l.Plugin.ID()).Msg("plugin failed")
 		}
-		cancel()
+		bounded.end()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -227,7 +226,7 @@ func affordable(r *governance.Refusal, c *plugins.Call) int64 {
 }
 
 // limitHeaders shows the tightest limits after a reservation, or the one that refused: OpenAI's names, its reset format.
-func limitHeaders(h http.Header, levels []governance.Level) {
+func (c *call) limitHeaders(levels []governance.Level) {
 	var all, requests, tokens *governance.Level
 	for i := range levels {
 		l := &levels[i]
@@ -243,10 +242,18 @@ func limitHeaders(h http.Header, levels []governance.Level) {
 		}
 	}
 	if all != nil {
-		h.Set("X-Tollgate-Limit", all.Limit.ID)
+		c.header("X-Tollgate-Limit", all.Limit.ID)
 	}
-	rateHeaders(h, "Requests", requests)
-	rateHeaders(h, "Tokens", tokens)
+	if requests != nil {
+		c.header("X-Ratelimit-Limit-Requests", strconv.FormatInt(requests.Amount, 10))
+		c.header("X-Ratelimit-Remaining-Requests", strconv.FormatInt(requests.Remaining, 10))
+		c.header("X-Ratelimit-Reset-Requests", resetText(requests.ResetsAfter))
+	}
+	if tokens != nil {
+		c.header("X-Ratelimit-Limit-Tokens", strconv.FormatInt(tokens.Amount, 10))
+		c.header("X-Ratelimit-Remaining-Tokens", strconv.FormatInt(tokens.Remaining, 10))
+		c.header("X-Ratelimit-Reset-Tokens", resetText(tokens.ResetsAfter))
+	}
 }
 
 // tighter returns the level with the smaller share left; the first one of equals.
@@ -266,15 +273,6 @@ func share(l *governance.Level) int64 {
 		return l.Remaining / max(l.Amount/1_000_000, 1)
 	}
 	return l.Remaining * 1_000_000 / l.Amount
-}
-
-func rateHeaders(h http.Header, metric string, l *governance.Level) {
-	if l == nil {
-		return
-	}
-	h.Set("X-Ratelimit-Limit-"+metric, strconv.FormatInt(l.Amount, 10))
-	h.Set("X-Ratelimit-Remaining-"+metric, strconv.FormatInt(l.Remaining, 10))
-	h.Set("X-Ratelimit-Reset-"+metric, resetText(l.ResetsAfter))
 }
 
 // resetText writes a wait as OpenAI does: 12ms, 1s, 6m0s.

@@ -38,7 +38,8 @@ type attempt struct {
 	body     sendBody
 	keeper   *keeper // nil: no keep-alives
 
-	// The life of the upstream's side. timer ends it when the upstream is silent; watchers end it when others do.
+	// The life of the upstream's side. timer ends it when the upstream is silent or the call's time is over; watchers end it
+	// when others do.
 	cancel   context.CancelCauseFunc
 	ctx      context.Context
 	timer    *time.Timer
@@ -51,8 +52,7 @@ type attempt struct {
 // forward tries the targets in their order until one answers. Every attempt is reserved on its own, under one deadline and
 // one budget of attempts. It returns nil once an answer has been sent.
 func (c *call) forward() error {
-	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(c.ctx()), c.deadline(), errSilent)
-	defer cancel()
+	c.until = c.deadline()
 	var last error
 	targets := c.Resolved.Targets
 	for i := 0; i < len(targets) && c.Attempt < c.g.cfg.Attempts; i++ {
@@ -71,7 +71,7 @@ func (c *call) forward() error {
 			continue
 		}
 		more := i+1 < len(targets) && a.number < c.g.cfg.Attempts
-		err = c.try(ctx, a, more)
+		err = c.try(a, more)
 		if err == nil || !more || c.status != 0 || !passesOn(err) {
 			return err
 		}
@@ -88,6 +88,9 @@ func (c *call) deadline() time.Time {
 	}
 	return time.Now().Add(c.g.cfg.Unary)
 }
+
+// atMost bounds a wait for the upstream by what is left of the call's time.
+func (c *call) atMost(d time.Duration) time.Duration { return min(d, time.Until(c.until)) }
 
 // passesOn reports whether another target may do better.
 func passesOn(err error) bool {
@@ -332,30 +335,31 @@ func (c *call) renew(t *governance.Target) (*governance.Target, error) {
 }
 
 // try makes one attempt. It returns nil once its answer has been sent.
-func (c *call) try(ctx context.Context, a *attempt, more bool) error {
+func (c *call) try(a *attempt, more bool) error {
 	body, err := c.upstreamBody(a)
 	if err != nil {
 		return err
 	}
-	ctx, a.cancel = context.WithCancelCause(ctx)
+	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(c.ctx()))
 	defer a.cancel(errOver)
-	a.ctx = ctx
-	a.timer = time.AfterFunc(c.patience(more), func() { a.cancel(errSilent) })
+	a.timer = time.AfterFunc(c.atMost(c.patience(more)), func() { a.cancel(errSilent) })
 	defer a.timer.Stop()
 	defer context.AfterFunc(c.ctx(), func() { c.left(a) })()
 	defer context.AfterFunc(c.g.life.cut, func() { a.cancel(errCut) })()
 
 	up := providers.Upstream{BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential}
-	request, err := a.provider.NewRequest(a.sending.watch(ctx), up, c.route.dialect, c.r.Header, body)
+	request, err := a.provider.NewRequest(a.sending.watch(a.ctx), up, c.route.dialect, c.r.Header, body)
 	if err != nil {
 		return &failure{cause: &governance.Error{
 			Code: governance.CodeUpstreamUnreachable, Public: "The provider cannot be called as it is configured.", Err: err,
 		}, next: true}
 	}
 	request.Header.Set("Accept-Encoding", "identity")
-	a.body.text, a.body.size = body, len(body)
-	request.Body, _ = a.body.open()
-	request.GetBody = a.body.open
+	if len(body) > smallBody {
+		a.body.text, a.body.size = body, len(body)
+		request.Body, _ = a.body.open()
+		request.GetBody = a.body.open
+	}
 	if c.keepsAlive() {
 		a.keeper = c.keepAlive(a)
 		defer a.keeper.stop()

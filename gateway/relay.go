@@ -61,18 +61,16 @@ func decoded(response *http.Response) (io.Reader, error) {
 // attemptHeaders say which attempt an answer or a refusal comes from. Of the upstream's own headers only the content type
 // comes through, and its hint when to try again.
 func (c *call) attemptHeaders(t *governance.Target, number int) {
-	h := c.w.Header()
-	h.Set("X-Tollgate-Provider", headerText(t.Provider.Name))
-	h.Set("X-Tollgate-Model", headerText(t.UpstreamModel))
-	h.Set("X-Tollgate-Attempts", strconv.Itoa(number))
-	limitHeaders(h, c.levels)
+	c.header("X-Tollgate-Provider", headerText(t.Provider.Name))
+	c.header("X-Tollgate-Model", headerText(t.UpstreamModel))
+	c.header("X-Tollgate-Attempts", strconv.Itoa(number))
+	c.limitHeaders(c.levels)
 }
 
 // answerHeaders accompany an answer.
 func (c *call) answerHeaders(a *attempt, contentType string) {
-	h := c.w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("X-Tollgate-Tokens-Reserved", strconv.FormatInt(a.ending.Reserved.Quantities.Tokens(), 10))
+	c.header("Content-Type", contentType)
+	c.header("X-Tollgate-Tokens-Reserved", strconv.FormatInt(a.ending.Reserved.Quantities.Tokens(), 10))
 	c.attemptHeaders(a.target, a.number)
 }
 
@@ -107,11 +105,13 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	case c.status != 0:
 		// Keep-alives have promised a stream.
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, "The provider did not answer with a stream.")}
-	case !json.Valid(body):
-		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
 	}
 	a.meter.Body(body)
 	facts := a.meter.Facts()
+	if !facts.Terminal && !json.Valid(body) { // a meter that has read all of it knows that it is valid
+		a.meter = a.provider.Meter(c.route.dialect)
+		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
+	}
 	if facts.ErrorBody != nil {
 		return c.refusedInside(a, response, body)
 	}
@@ -132,10 +132,9 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 		contentType = contentJSON
 	}
 	c.answerHeaders(a, contentType)
-	h := c.w.Header()
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.header("Content-Length", strconv.Itoa(len(body)))
 	if len(body) <= maxCostHeader && !c.Demand.Unpriced(a.target) {
-		h.Set("X-Tollgate-Cost-Usd", settled.Cost.String())
+		c.header("X-Tollgate-Cost-Usd", settled.Cost.String())
 	}
 	c.begin(response.StatusCode)
 	if err := c.write(body); err != nil {
@@ -215,7 +214,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 		}
 		content := len(ev.Data) > 0 && string(ev.Name) != "ping"
 		if content {
-			a.timer.Reset(c.g.cfg.Idle)
+			a.timer.Reset(c.atMost(c.g.cfg.Idle))
 		}
 		a.meter.Event(ev)
 		facts := a.meter.Facts()
@@ -297,8 +296,8 @@ func (c *call) streamHeaders(a *attempt) {
 	}
 	c.stream.open = true
 	c.answerHeaders(a, contentStream)
-	c.w.Header().Set("Cache-Control", "no-cache")
-	c.w.Header().Set("X-Accel-Buffering", "no")
+	c.header("Cache-Control", "no-cache")
+	c.header("X-Accel-Buffering", "no")
 	c.begin(http.StatusOK)
 }
 

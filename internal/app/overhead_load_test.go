@@ -77,9 +77,9 @@ func (u *upstream) answer(w http.ResponseWriter, r *http.Request) {
 		tick := time.NewTicker(frameGap)
 		defer tick.Stop()
 		for range frames {
+			<-tick.C
 			_, _ = io.WriteString(w, frame)
 			_ = rc.Flush()
-			<-tick.C
 		}
 	}
 	_, _ = io.WriteString(w, lastFrames)

@@ -2,6 +2,9 @@ package app
 
 import (
 	"cmp"
+	"flag"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -125,6 +128,7 @@ func BenchmarkOverhead(b *testing.B) {
 					}
 				}
 			}
+			s.profile(b, shape.name, shape.stream, shape.connections, shape.calls)
 			base := median(samples[proxied], sample.each)
 			for _, c := range contestants() {
 				b.Run(string(c), func(b *testing.B) {
@@ -141,6 +145,28 @@ func BenchmarkOverhead(b *testing.B) {
 				})
 			}
 		})
+	}
+}
+
+// profiles is where one more turn of each process leaves its profiles.
+var profiles = flag.String("profiles", "", "directory for CPU and allocation profiles of the processes")
+
+// profile writes SHAPE.CONTESTANT.cpu and .allocs, if it is wanted.
+func (s *stage) profile(b *testing.B, shape string, stream bool, connections, n int) {
+	b.Helper()
+	if *profiles == "" {
+		return
+	}
+	for _, of := range s.subjects {
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			drive(b, of.address(), request(of, s.key, stream), connections, 8*n)
+		}()
+		name := filepath.Join(*profiles, shape+"."+string(of.contestant))
+		require.NoError(b, os.WriteFile(name+".cpu", of.fetch(b, "/profile?seconds=5"), 0o600))
+		<-over
+		require.NoError(b, os.WriteFile(name+".allocs", of.fetch(b, "/allocs"), 0o600))
 	}
 }
 

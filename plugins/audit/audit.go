@@ -17,7 +17,8 @@ import (
 const ID = "audit"
 
 const (
-	batch        = 128
+	batch        = 256
+	linger       = 100 * time.Millisecond // how long the first attempt of a batch waits for others: a write each would cost the store as much as the call
 	writeTimeout = 5 * time.Second
 	firstPause   = 100 * time.Millisecond // between tries, doubled each time
 	longestPause = 4 * time.Second
@@ -82,19 +83,22 @@ func (p *plugin) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			for len(p.queue) > 0 {
-				p.write(ctx, p.gather(<-p.queue))
-			}
-			return nil
 		case first := <-p.queue:
+			wait(ctx, linger)
 			p.write(ctx, p.gather(first))
+		}
+		for len(p.queue) >= batch || ctx.Err() != nil && len(p.queue) > 0 {
+			p.write(ctx, p.gather(<-p.queue))
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 	}
 }
 
-// gather takes what is queued besides first, up to a batch. Under load batches fill by themselves while one is written.
+// gather takes what is queued besides first, up to a batch.
 func (p *plugin) gather(first governance.Attribution) []governance.Attribution {
-	rows := append(make([]governance.Attribution, 0, batch), first)
+	rows := append(make([]governance.Attribution, 0, min(1+len(p.queue), batch)), first)
 	for len(rows) < batch {
 		select {
 		case row := <-p.queue:

@@ -15,8 +15,9 @@ const (
 // found collects what all meters look for.
 type found struct {
 	scanner
-	facts providers.Facts
-	tier  string
+	facts  providers.Facts
+	tier   string
+	inside scanner // of usage objects
 }
 
 func (m *found) result() providers.Facts {
@@ -41,7 +42,7 @@ func (m *found) usage() bool {
 	if m.fault {
 		return false
 	}
-	q, ok := parseUsage(raw)
+	q, ok := parseUsage(&m.inside, raw)
 	u := governance.Usage{Quantities: q}
 	if ok && len(raw) <= maxRawUsage {
 		u.Raw = append(m.facts.Usage.Raw[:0:0], raw...)

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"encoding/json"
 	"strconv"
 
 	"github.com/tollgate-gateway/tollgate/governance"
@@ -14,43 +13,96 @@ type count struct {
 	bad   bool
 }
 
-// UnmarshalJSON never fails, so that one odd member does not hide the others.
-func (c *count) UnmarshalJSON(raw []byte) error {
-	if string(raw) == "null" {
-		return nil
+// count reads the next value; null is none. It never fails, so that one odd member does not hide the others.
+func (s *scanner) count(into *count) {
+	raw := string(s.raw())
+	if raw == "null" || s.fault {
+		return
 	}
-	n, err := strconv.ParseInt(string(raw), 10, 64)
-	*c = count{n: n, given: true, bad: err != nil || n < 0 || n > governance.MaxTokens}
-	return nil //nolint:nilerr // noted in bad
+	n, err := strconv.ParseInt(raw, 10, 64)
+	*into = count{n: n, given: true, bad: err != nil || n < 0 || n > governance.MaxTokens}
 }
 
 // details is the breakdown of one side, under the names of all dialects.
 type details struct {
-	Cached     count `json:"cached_tokens"`
-	CacheWrite count `json:"cache_write_tokens"`
-	Audio      count `json:"audio_tokens"`
-	Image      count `json:"image_tokens"`
-	Reasoning  count `json:"reasoning_tokens"`
+	Cached, CacheWrite, Audio, Image, Reasoning count
+}
+
+// details reads the next value, an object or null.
+func (s *scanner) details(into *details) {
+	if s.kind() == 'n' {
+		s.skip()
+		return
+	}
+	for s.enter('{'); s.next(); {
+		switch string(s.name()) {
+		case "cached_tokens":
+			s.count(&into.Cached)
+		case "cache_write_tokens":
+			s.count(&into.CacheWrite)
+		case "audio_tokens":
+			s.count(&into.Audio)
+		case "image_tokens":
+			s.count(&into.Image)
+		case "reasoning_tokens":
+			s.count(&into.Reasoning)
+		default:
+			s.skip()
+		}
+	}
 }
 
 // reported is a usage object of the chat, completions, embeddings or responses dialect, with the places where compatible
 // upstreams put what OpenAI has in the details.
 type reported struct {
-	Prompt            count   `json:"prompt_tokens"`
-	Input             count   `json:"input_tokens"`
-	Completion        count   `json:"completion_tokens"`
-	Output            count   `json:"output_tokens"`
-	Total             count   `json:"total_tokens"`
-	PromptDetails     details `json:"prompt_tokens_details"`
-	InputDetails      details `json:"input_tokens_details"`
-	CompletionDetails details `json:"completion_tokens_details"`
-	OutputDetails     details `json:"output_tokens_details"`
+	Prompt, Input, Completion, Output, Total                      count
+	PromptDetails, InputDetails, CompletionDetails, OutputDetails details
 
-	Cached     count `json:"cached_tokens"`               // Moonshot
-	CacheHit   count `json:"prompt_cache_hit_tokens"`     // DeepSeek
-	CacheRead  count `json:"cache_read_input_tokens"`     // Anthropic behind a compatible front
-	CacheWrite count `json:"cache_creation_input_tokens"` // the same
-	Reasoning  count `json:"reasoning_tokens"`            // Perplexity
+	Cached     count // Moonshot
+	CacheHit   count // DeepSeek
+	CacheRead  count // Anthropic behind a compatible front
+	CacheWrite count // the same
+	Reasoning  count // Perplexity
+}
+
+// read reads a usage object and reports whether it is one.
+func (u *reported) read(s *scanner, raw []byte) bool {
+	s.reset(raw)
+	for s.enter('{'); s.next(); {
+		switch string(s.name()) {
+		case "prompt_tokens":
+			s.count(&u.Prompt)
+		case "input_tokens":
+			s.count(&u.Input)
+		case "completion_tokens":
+			s.count(&u.Completion)
+		case "output_tokens":
+			s.count(&u.Output)
+		case "total_tokens":
+			s.count(&u.Total)
+		case "prompt_tokens_details":
+			s.details(&u.PromptDetails)
+		case "input_tokens_details":
+			s.details(&u.InputDetails)
+		case "completion_tokens_details":
+			s.details(&u.CompletionDetails)
+		case "output_tokens_details":
+			s.details(&u.OutputDetails)
+		case "cached_tokens":
+			s.count(&u.Cached)
+		case "prompt_cache_hit_tokens":
+			s.count(&u.CacheHit)
+		case "cache_read_input_tokens":
+			s.count(&u.CacheRead)
+		case "cache_creation_input_tokens":
+			s.count(&u.CacheWrite)
+		case "reasoning_tokens":
+			s.count(&u.Reasoning)
+		default:
+			s.skip()
+		}
+	}
+	return s.end()
 }
 
 // parseUsage turns a usage object into disjoint quantities whose sum is the total. ok is false where it makes no sense: it
@@ -58,9 +110,9 @@ type reported struct {
 //
 // Cached, audio and image tokens are parts of the prompt, and reasoning, audio and image tokens are parts of the answer.
 // Upstreams that count a part outside of it are known by their total, or by a part that is larger than the whole.
-func parseUsage(raw []byte) (q governance.Quantities, ok bool) {
+func parseUsage(s *scanner, raw []byte) (q governance.Quantities, ok bool) {
 	var u reported
-	if json.Unmarshal(raw, &u) != nil || u.nonsense() {
+	if !u.read(s, raw) || u.nonsense() {
 		return q, false
 	}
 	prompt, hasPrompt := first(u.Prompt, u.Input)
