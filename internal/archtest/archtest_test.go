@@ -46,6 +46,7 @@ var borders = map[string][]string{
 	"internal/devdb":         {"internal/..."},
 	"internal/fleet":         {"internal/devdb"},
 	"internal/drill":         {"internal/fleet"},
+	"internal/ledgerbench":   {"governance", "governance/pgstore", "governance/pgstore/ledger", "internal/devdb"},
 	"internal/loadtest":      {"internal/fleet", "internal/devdb"},
 	"internal/mock":          {},
 	"internal/pgtest":        {"migrations", "internal/..."},
@@ -57,7 +58,7 @@ var borders = map[string][]string{
 var reserved = map[string][]string{
 	"github.com/labstack/echo/v4":          {"gateway", "console"},
 	"github.com/danielgtaylor/huma/v2":     {"console"},
-	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app", "internal/chaos", "internal/loadtest"},
+	"github.com/jackc/pgx/v5":              {"governance/pgstore", "internal/pgtest", "internal/app", "internal/chaos", "internal/ledgerbench", "internal/loadtest"},
 	"github.com/golang-migrate/migrate/v4": {"governance/pgstore"},
 	"github.com/prometheus/client_golang":  {"internal/app"},
 	"github.com/rs/zerolog/log":            {},

@@ -32,7 +32,7 @@ func BenchmarkPairs(b *testing.B) {
 		db.limit(b, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost, Amount: plenty * 1000}),
 		db.limit(b, governance.Limit{Kind: governance.KindConcurrency, Metric: governance.MetricRequests, Amount: plenty}),
 	}
-	var batches, items atomic.Int64
+	var batches, items, undecided atomic.Int64
 	ledgers := make([]*ledger.Ledger, 4)
 	for i := range ledgers {
 		ledgers[i] = start(b, ledger.Options{Pool: db.Pool, Observer: ledger.Observer{
@@ -46,6 +46,7 @@ func BenchmarkPairs(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			batches.Store(0)
 			items.Store(0)
+			undecided.Store(0)
 			var next atomic.Int64
 			var group sync.WaitGroup
 			for w := range 256 * len(ledgers) {
@@ -54,7 +55,8 @@ func BenchmarkPairs(b *testing.B) {
 					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 						r := request(l, holds(1+n%c.subjects, limits...)...)
 						_, err := l.Reserve(b.Context(), r)
-						for errors.Is(err, governance.ErrOverloaded) { // a machine that others share
+						for errors.Is(err, governance.ErrOverloaded) || errors.Is(err, governance.ErrLimitStoreUnavailable) { // a machine that others share
+							undecided.Add(1)
 							r.ID = ids.New(l.Clock())
 							_, err = l.Reserve(b.Context(), r)
 						}
@@ -71,6 +73,7 @@ func BenchmarkPairs(b *testing.B) {
 			}
 			group.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+			b.ReportMetric(float64(undecided.Load()), "undecided")
 			b.ReportMetric(float64(items.Load())/float64(max(batches.Load(), 1)), "items/batch")
 		})
 	}
