@@ -96,7 +96,7 @@ func shapes(p Profile) (shape, error) {
 			load:     mixed{workers: 120, keys: 2, think: 400 * time.Millisecond, slow: 0.005},
 			trouble:  trouble{kill: 2 * time.Second, cut: 800 * time.Millisecond},
 			sweeps:   true,
-			floors:   map[string]float64{forwards: 1500, kills: 6, cutReplies: 8, debts: 150, refusals: 200},
+			floors:   map[string]float64{forwards: 600, kills: 6, cutReplies: 8, debts: 150, refusals: 200},
 		}, nil
 	case Crashes:
 		return shape{
