@@ -91,7 +91,11 @@ func (c *client) open(ctx context.Context, path string) (*http.Response, error) 
 		return nil, fmt.Errorf("make request: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+c.Token)
-	answer, err := http.DefaultClient.Do(request)
+	// An export may last as long as it likes once it has begun.
+	patient := &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: checkTimeout, DisableKeepAlives: true,
+	}}
+	answer, err := patient.Do(request)
 	if err != nil {
 		return nil, unreachable(c.URL, err)
 	}
