@@ -1,6 +1,6 @@
 # What a developer runs. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build console dev test test-full chaos lint bench drills long fuzz clean tools-run tools-test
+.PHONY: help build console dev test test-full chaos models mutants lint bench drills long fuzz clean tools-run tools-test
 
 # The version is stamped below. Git's own stamp would fail the build in a checkout that belongs to another user.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
@@ -33,10 +33,10 @@ test: tools-test ## everything that has to pass, with a scratch PostgreSQL of it
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 15m $(FRESH) ./...
 	@if [ -f console/ui/package.json ]; then npm --prefix console/ui test; fi
 
-test-full: tools-test ## the same three times over in random order, then chaos, drills and fuzz targets
+test-full: tools-test ## the same three times over in random order, then models, mutants, chaos, drills and fuzz targets
 	$(MAKE) test CI=true
 	$(WITH_POSTGRES) go test -race -p 2 -timeout 60m -count=3 -shuffle=on ./...
-	$(MAKE) chaos
+	$(MAKE) models mutants chaos
 	$(MAKE) drills long
 	.ci/fuzz 30s
 
@@ -44,13 +44,20 @@ long: tools-test ## the end-to-end tests that take minutes or need root to mount
 	go vet -tags full ./internal/e2e
 	$(WITH_POSTGRES) go test -race -tags full -timeout 60m -count=1 -run '^TestLong_' ./internal/e2e
 
+models: tools-test ## 10,000 operations and 500 concurrent histories of the ledger against its models
+	TOLLGATE_TEST_OPERATIONS=10000 $(WITH_POSTGRES) go test -timeout 60m -count=1 -v -run '^TestLedger_(EqualsMeter|IsLinearizable)$$' ./governance/pgstore/ledger -rapid.checks=1000
+
+mutants: tools-test ## plant known bugs, and want the checks to notice; see docs/seeded-bugs.md
+	$(WITH_POSTGRES) go test -tags seededbug -timeout 120m -count=1 -v -run '^TestSeededBugs$$' ./internal/seededbug $(if $(ALL),-all) $(if $(CHAOS),-chaos) $(if $(WRITE),-write)
+
 lint: ## the linters
 	.ci/format
 	go vet ./...
 	@command -v golangci-lint >/dev/null 2>&1 || { echo 'golangci-lint is missing: go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0' >&2; exit 1; }
 	golangci-lint run
 
-bench: tools-test ## the benchmarks
+bench: tools-test ## the benchmarks: the ledger beside other designs, in processes of their own, then those of the packages
+	go run ./internal/ledgerbench
 	$(WITH_POSTGRES) go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./...
 
 CHAOS_PROFILE ?= all

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -64,4 +65,28 @@ func TestOutage_KeepsTheSettlementsOfAFailedBatch(t *testing.T) {
 	eventually(t, "the batch fails", func() bool { return failures.Load() > 0 })
 	wire.mend()
 	eventually(t, "it is settled", func() bool { return db.count(t, "SELECT count(*) FROM ledger.rows") == 1 })
+}
+
+// TestBatch_ReadsTheClockAfterItsLocks makes a batch wait for a meter within its transaction: who waited is refilled for
+// that time.
+func TestBatch_ReadsTheClockAfterItsLocks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(t, "ALTER FUNCTION ledger.batch SET lock_timeout = '10s'") // or it would come again instead
+	l := start(t, ledger.Options{Pool: db.Pool})
+	bucket := db.limit(t, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests, Amount: 600})
+	_, err := l.Reserve(t.Context(), request(l, hold(bucket, 1, 600)))
+	require.NoError(t, err)
+	unlock := lock(t, db, lockMeter, bucket.Num, 1)
+	defer unlock()
+	admitted := make(chan error, 1)
+	go func() {
+		_, err := l.Reserve(t.Context(), request(l, hold(bucket, 1, 8))) // ten a second come back
+		admitted <- err
+	}()
+	eventually(t, "the batch waits", func() bool {
+		return db.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+	})
+	time.AfterFunc(time.Second, unlock)
+	require.NoError(t, <-admitted)
 }
