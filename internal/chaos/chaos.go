@@ -73,7 +73,7 @@ func shapes(p Profile) (shape, error) {
 			gateways: 4,
 			load:     mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03},
 			trouble: trouble{
-				kill: 600 * time.Millisecond, pause: 9 * time.Second, stall: 6 * time.Second, cut: 200 * time.Millisecond,
+				kill: 500 * time.Millisecond, pause: 9 * time.Second, stall: 6 * time.Second, cut: 200 * time.Millisecond,
 			},
 			sweeps: true,
 			floors: map[string]float64{
@@ -103,7 +103,7 @@ func shapes(p Profile) (shape, error) {
 			gateways: 4,
 			load:     mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03},
 			trouble: trouble{
-				crash: 4 * time.Second, failover: true, kill: 1500 * time.Millisecond, cut: 500 * time.Millisecond,
+				crash: 3 * time.Second, failover: true, kill: 1200 * time.Millisecond, cut: 500 * time.Millisecond,
 			},
 			floors: map[string]float64{forwards: 200, databaseCrashes: 3, failovers: 1, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
 		}, nil

@@ -204,7 +204,7 @@ func (n *nemesis) crashDatabase(ctx context.Context, random *rand.Rand, _ *sync.
 	if n.failover && n.outages%3 == 2 {
 		deaf := time.Duration(0)
 		if n.outages%2 == 0 {
-			deaf = 3500*time.Millisecond + 2*down // longer than gateways wait for a statement
+			deaf = 3500*time.Millisecond + down // longer than gateways wait for a statement
 			n.deafnesses.Add(1)
 		}
 		n.failed(ctx, "fail over", n.database.failOver(ctx, immediate, deaf))
