@@ -122,6 +122,8 @@ $$;
 --           locked.
 -- w_taken:  0 nothing (refused, or not counted), 1 taken, 2 log mode: would have been refused, not taken, 3 the same, taken.
 --
+-- waited_us: how long it took to get the locks, in microseconds.
+--
 -- p_skip_locked decides what it can without waiting for a lock; with p_careful a missing meter counts as a locked one. Meters are locked in the order of their keys before any
 -- other row is, by everyone.
 CREATE FUNCTION ledger.batch(
@@ -143,7 +145,7 @@ CREATE FUNCTION ledger.batch(
     OUT m_limits bigint[], OUT m_subjects bigint[], OUT m_windows timestamptz[],
     OUT m_counts boolean[], OUT m_log boolean[], OUT m_amounts bigint[], OUT m_bursts bigint[],
     OUT m_levels bigint[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
-    OUT resets int
+    OUT resets int, OUT waited_us bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, ledger, pg_temp
@@ -430,6 +432,7 @@ BEGIN
         ) AS q;
     END IF;
 
+    waited_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     IF a_limits IS NOT NULL THEN
         -- Lock.
         SELECT array_agg(q.level), array_agg(q.refilled_us), array_agg(q.spent), array_agg(q.held), array_agg(q.carried)
@@ -452,6 +455,7 @@ BEGIN
     decided_at := clock_timestamp();
     now_us := (extract(epoch FROM decided_at) * 1000000)::bigint;
     resets := 0;
+    waited_us := now_us - waited_us;
     IF a_limits IS NOT NULL THEN
         SELECT array_agg(q.level), array_agg(to_timestamp(0) + q.refilled * interval '1 microsecond'), array_agg(q.ticks),
                array_agg(q.carried), count(*) FILTER (WHERE q.reset), bool_or(q.ended), bool_or(q.stale),
@@ -853,7 +857,7 @@ CREATE PROCEDURE ledger.batch_commit(
     OUT m_limits bigint[], OUT m_subjects bigint[], OUT m_windows timestamptz[],
     OUT m_counts boolean[], OUT m_log boolean[], OUT m_amounts bigint[], OUT m_bursts bigint[],
     OUT m_levels bigint[], OUT m_spent bigint[], OUT m_held bigint[], OUT m_carried bigint[],
-    OUT resets int
+    OUT resets int, OUT waited_us bigint
 )
 LANGUAGE plpgsql
 AS $$
@@ -873,7 +877,7 @@ BEGIN
     m_limits := b.m_limits; m_subjects := b.m_subjects; m_windows := b.m_windows;
     m_counts := b.m_counts; m_log := b.m_log; m_amounts := b.m_amounts; m_bursts := b.m_bursts;
     m_levels := b.m_levels; m_spent := b.m_spent; m_held := b.m_held; m_carried := b.m_carried;
-    resets := b.resets;
+    resets := b.resets; waited_us := b.waited_us;
     COMMIT;
     -- A repeat may find done what an earlier call has committed and nobody has flushed yet: its answer waits for that, too.
     IF wrote OR p_careful THEN

@@ -55,6 +55,7 @@ const (
 func main() {
 	worker := flag.Bool("worker", false, "do the job that comes as JSON on the standard input")
 	each := flag.Duration("time", 4*time.Second, "of each run")
+	table := flag.String("table", "", "make this one alone: designs, meters, tenants, refusals, latencies or lone")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -62,7 +63,7 @@ func main() {
 	if *worker {
 		err = serveJob(ctx)
 	} else {
-		err = compare(ctx, *each)
+		err = compare(ctx, *each, *table)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "ledgerbench:", err)
@@ -118,8 +119,8 @@ func (o outcome) percentile(p int) time.Duration {
 	return time.Duration(o.Latencies[(len(o.Latencies)-1)*p/100]) * time.Microsecond
 }
 
-// compare makes all runs and prints their tables.
-func compare(ctx context.Context, each time.Duration) (err error) {
+// compare makes the runs of one table, or of all, and prints them.
+func compare(ctx context.Context, each time.Duration, only string) (err error) {
 	b := &bench{each: each}
 	if b.self, err = os.Executable(); err != nil {
 		return fmt.Errorf("find own binary: %w", err)
@@ -137,10 +138,28 @@ func compare(ctx context.Context, each time.Duration) (err error) {
 	if err := b.exec(ctx, "tollgate", plainSQL); err != nil {
 		return err
 	}
-	for _, table := range []func(context.Context) error{b.designs, b.meters, b.tenants, b.refusals, b.latencies, b.lone} {
-		if err := table(ctx); err != nil {
+	made := false
+	for _, table := range []struct {
+		name  string
+		print func(context.Context) error
+	}{
+		{"designs", b.designs},
+		{"meters", b.meters},
+		{"tenants", b.tenants},
+		{"refusals", b.refusals},
+		{"latencies", b.latencies},
+		{"lone", b.lone},
+	} {
+		if only != "" && only != table.name {
+			continue
+		}
+		made = true
+		if err := table.print(ctx); err != nil {
 			return err
 		}
+	}
+	if !made {
+		return fmt.Errorf("no table is called %q", only) //nolint:err113 // for who typed it
 	}
 	return nil
 }

@@ -290,6 +290,7 @@ type decision struct {
 	held          []int64
 	carried       []int64
 	resets        int64
+	waited        time.Duration // for the locks
 }
 
 const null = -1 // of amounts: unlimited
@@ -308,8 +309,11 @@ func decode(columns [][]byte) (*decision, error) {
 	} {
 		*to = r.ints(null)
 	}
-	if last := r.next(); last != nil {
-		d.resets = r.int(last)
+	if c := r.next(); c != nil {
+		d.resets = r.int(c)
+	}
+	if c := r.next(); c != nil {
+		d.waited = time.Duration(r.int(c)) * time.Microsecond
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("read decision: %w", r.err)

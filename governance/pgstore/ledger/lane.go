@@ -24,6 +24,7 @@ type lane struct {
 	waiting  waiting
 	suspects map[key]bool
 	every    time.Duration // between two attempts to get them
+	waited   time.Duration // of the last batch, for its locks
 	probed   time.Time     // the last one, or the last look whether the database is back
 }
 
@@ -176,13 +177,16 @@ func (n *lane) turn(ctx context.Context) time.Duration {
 		return rest
 	}
 	start := time.Now()
+	n.waited = 0
 	n.process(ctx, newBatch(settlements, admissions))
 	n.forget()
-	if size := len(settlements) + len(admissions); size < busyBatch || size >= maxBatch || n.isBroken() {
+	took := time.Since(start)
+	size := len(settlements) + len(admissions)
+	if size < busyBatch || size >= maxBatch || n.waited < took/contended || n.isBroken() {
 		return 0
 	}
-	// Under load fewer, larger batches hand over fewer locks.
-	pause := min(2*time.Since(start), maxPause)
+	// Where lanes wait for each other, fewer and larger batches hand over fewer locks.
+	pause := min(2*took, maxPause)
 	select {
 	case <-time.After(pause):
 	case <-ctx.Done():
@@ -332,6 +336,7 @@ func (n *lane) process(ctx context.Context, b *batch) {
 	switch {
 	case err == nil:
 		n.succeeded()
+		n.waited = d.waited
 		if mismatch && n.observer.Mismatch != nil {
 			n.observer.Mismatch()
 		}

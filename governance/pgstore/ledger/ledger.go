@@ -34,7 +34,8 @@ const (
 	probeEvery     = time.Second
 	lockProbeEvery = 25 * time.Millisecond
 	maxLockProbe   = 500 * time.Millisecond
-	busyBatch      = 8 // from this size on the lane pauses before the next batch
+	busyBatch      = 8 // from this size on the lane pauses before the next batch,
+	contended      = 4 // where a batch has spent at least this part of its time waiting for the locks of others
 	maxPause       = 6 * time.Millisecond
 	flushWait      = 5 * time.Second // of the outbox when Run's context ends
 	defaultLease   = 45 * time.Second
