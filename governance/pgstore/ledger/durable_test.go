@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tollgate-gateway/tollgate/governance"
@@ -17,7 +18,12 @@ import (
 func TestAnswers_AreDurable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	l := start(t, ledger.Options{Pool: db.Pool})
+	config := db.Config().Copy()
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on" // scratch servers are faster without
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	l := start(t, ledger.Options{Pool: pool})
 	purse := db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1 << 40})
 	db.exec(t, "CREATE TABLE ledger.written (at pg_lsn NOT NULL)")
 	db.exec(t, `CREATE FUNCTION ledger.note_written() RETURNS trigger LANGUAGE plpgsql AS $$
