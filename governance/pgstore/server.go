@@ -10,7 +10,8 @@ import (
 type Server struct {
 	Version string `db:"version"`
 	Major   int    `db:"major"`
-	// Durable reports whether what it has acknowledged outlives a crash (fsync, full_page_writes).
+	// Durable reports whether what it has acknowledged outlives a crash (fsync, full_page_writes,
+	// synchronous_commit).
 	Durable bool `db:"durable"`
 	// Connections is how many sessions ordinary roles may have at once.
 	Connections int `db:"connections"`

@@ -41,8 +41,8 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	}
 	if !server.Durable {
 		found = append(found, Finding{
-			Name: "durability", Says: "fsync or full_page_writes is off: a crash can lose acknowledged rows",
-			Advice: "ALTER SYSTEM SET fsync = on; ALTER SYSTEM SET full_page_writes = on",
+			Name: "durability", Says: "fsync, full_page_writes or synchronous_commit is off: a crash can lose acknowledged rows",
+			Advice: "ALTER SYSTEM SET fsync = on; ALTER SYSTEM SET full_page_writes = on; ALTER SYSTEM SET synchronous_commit = on",
 		})
 	}
 	have, dirty, err := pgstore.SchemaVersion(ctx, pool)

@@ -211,7 +211,7 @@ func tellUsage(w http.ResponseWriter, r *http.Request) {
 	runtime.ReadMemStats(&m)
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	_ = json.NewEncoder(w).Encode(usage{
+	_ = json.NewEncoder(w).Encode(usage{ //nolint:errchkjson // of numbers
 		CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Mallocs: m.Mallocs, Bytes: m.TotalAlloc,
 		RSS: residentSet(), Heap: m.HeapAlloc, Stacks: m.StackInuse,
 	})

@@ -91,7 +91,7 @@ func (p *plugin) Run(ctx context.Context) error {
 			p.write(ctx, p.gather(<-p.queue))
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 	}
 }
