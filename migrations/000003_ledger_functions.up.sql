@@ -556,7 +556,15 @@ BEGIN
             INTO growth
             FROM tollgate.limits AS l
             WHERE l.id = a_limits[i];
-            n_carried[j] := greatest(0, n_carried[j] + coalesce(growth, 0));
+            growth := greatest(0, n_carried[j] + coalesce(growth, 0)) - n_carried[j];
+            n_carried[j] := n_carried[j] + growth;
+            -- The admissions of this very batch meet it already.
+            k := array_position(m_numbers, a_meters[j]);
+            IF k IS NOT NULL THEN
+                m_carried[k] := m_carried[k] + growth;
+                k_room[k] := CASE WHEN k_room[k] = far THEN far ELSE k_room[k] - growth END;
+                fits := fits AND k_sums[a_meters[j]] <= k_room[k];
+            END IF;
         END LOOP;
     END IF;
 

@@ -437,3 +437,32 @@ func TestNewWindow_WaitsForALockedPredecessorAlone(t *testing.T) {
 	unlock()
 	require.Equal(t, int64(5), (<-held).Levels[0].Debt)
 }
+
+// A settlement that overspends a window which has ended, and an admission to the present one, come in the same batch.
+func TestNewWindow_OwesWhatItsOwnBatchOverspends(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	l := start(t, ledger.Options{Pool: db.Pool})
+	var ends time.Time
+	require.NoError(t, db.QueryRow(t.Context(), "SELECT date_trunc('second', clock_timestamp()) + interval '4 seconds'").Scan(&ends))
+	purse := db.limit(t, governance.Limit{
+		Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 15, CarryDebt: true,
+		Window: governance.Window{Type: governance.WindowFixed, Duration: time.Hour, Anchor: ends.Add(-time.Hour)},
+	})
+	before := request(l, hold(purse, 1, 1))
+	_, err := l.Reserve(t.Context(), before)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), db.count(t, "SELECT count(*) FROM ledger.reservations WHERE leg_windows[1] < $1", ends))
+	eventually(t, "the next window begins", func() bool {
+		return db.count(t, "SELECT count(*) FROM (SELECT clock_timestamp() AS now) AS c WHERE now >= $1", ends) == 1
+	})
+	after := request(l, hold(purse, 1, 15))
+	late := used(before.ID, 16, 0, 0)
+	after.Closes = &late
+	_, err = l.Reserve(t.Context(), after)
+	var denial *governance.Denial
+	require.ErrorAs(t, err, &denial)
+	require.Equal(t, int64(14), denial.Refusals[0].Remaining)
+	_, err = l.Reserve(t.Context(), request(l, hold(purse, 1, 14)))
+	require.NoError(t, err)
+}
