@@ -165,7 +165,8 @@ BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'rows are sealed in a transaction of its own' USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    SELECT s.last_value INTO drawn FROM ledger.row_seq AS s;
+    -- A sequence that was never drawn from already says 1.
+    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO drawn FROM ledger.row_seq AS s;
     SELECT s.* INTO m FROM ledger.seal_mark AS s FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;

@@ -148,6 +148,25 @@ func TestSeal_NeverSkipsTheLatestTransaction(t *testing.T) {
 	b.clean()
 }
 
+// A sequence that was never drawn from says 1, which is no number that anybody has drawn.
+func TestSeal_OfAnIdleLedgerPassesOverNothing(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	u := NewUpkeep(b.pool)
+	for range 5 {
+		_, err := u.Seal(t.Context())
+		require.NoError(t, err)
+	}
+	q, p := tokens(1, 1)
+	for range 3 {
+		b.add(line{q: q, p: p})
+	}
+	b.seal()
+	require.Zero(t, b.unsealed())
+	require.Len(t, b.allRows(t.Context(), governance.SpendFilter{}, 3), 3)
+	b.clean()
+}
+
 // Whatever transactions do at the same time, every row comes into one block, and the chain holds.
 func TestSeal_OneReplicaMakesEachBlock(t *testing.T) {
 	t.Parallel()
