@@ -26,7 +26,7 @@ Books are whole: windows, blocks and roll-ups are made with the rows, and "tollg
 a database that has rows of anybody else.
 
 Example:
-  tollgate seed --rows 10000000 --development       ten million rows: 15 GB`)
+  tollgate seed --rows 10000000 --development       ten million rows: 11 GB`)
 }
 
 func (c *seedCommand) Run(ctx context.Context, s streams) error {

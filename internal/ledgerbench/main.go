@@ -57,6 +57,10 @@ func main() {
 	each := flag.Duration("time", 4*time.Second, "of each run")
 	table := flag.String("table", "", "make this one alone: designs, meters, tenants, refusals, latencies or lone")
 	flag.Parse()
+	if *each < time.Second || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "ledgerbench: --time must be a second at least, and there are no arguments")
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
@@ -99,6 +103,13 @@ type scenario struct {
 	subjects  int64
 	rate      float64 // of all processes; 0: closed loop
 	refuse    bool    // the last meter has no room at all
+}
+
+func (s scenario) offered() string {
+	if s.rate == 0 {
+		return "as much as goes"
+	}
+	return strconv.FormatFloat(s.rate, 'f', 0, 64) + "/s"
 }
 
 // outcome is what came of a run, of all processes together.
@@ -366,7 +377,7 @@ func (b *bench) exec(ctx context.Context, database, sql string) error {
 
 // run makes one run and checks that its books balance.
 func (b *bench) run(ctx context.Context, s scenario) (o outcome, err error) {
-	fmt.Fprintf(os.Stderr, "%s, %d processes, %d meters, %d subjects, %.0f/s\n", s.design, s.processes, s.meters, s.subjects, s.rate)
+	fmt.Fprintf(os.Stderr, "%s: processes %d, meters %d, subjects %d, offered %s\n", s.design, s.processes, s.meters, s.subjects, s.offered())
 	name, limits, amounts, err := b.database(ctx, s)
 	if err != nil {
 		return o, err

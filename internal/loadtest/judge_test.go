@@ -187,3 +187,25 @@ func TestLimit_BoundsHoldForEveryBucket(t *testing.T) {
 		}
 	})
 }
+
+// What a sample does not tell was not measured, and must not be taken for nothing.
+func TestReadReport_WantsEveryMember(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/counter-example.json")
+	require.NoError(t, err)
+	_, err = ReadReport(bytes.NewReader(text))
+	require.NoError(t, err)
+	for _, name := range []string{"queue_ms", "scheduling_ms", "ledger_clean", "limits", "resources", "transport_errors", "elapsed_s"} {
+		var report map[string]any
+		require.NoError(t, json.Unmarshal(text, &report))
+		delete(report["samples"].([]any)[0].(map[string]any), name)
+		without, err := json.Marshal(report)
+		require.NoError(t, err)
+		_, err = ReadReport(bytes.NewReader(without))
+		require.ErrorContains(t, err, name)
+	}
+	for _, bad := range []string{"{}", "null", string(text) + "x", string(text) + "{}"} {
+		_, err = ReadReport(strings.NewReader(bad))
+		require.Error(t, err)
+	}
+}

@@ -37,6 +37,10 @@ func main() {
 	flag.StringVar(&o.Dir, "dir", "", "where runs that failed leave their logs and databases; default: the system's folder for temporary files")
 	flag.StringVar(&o.Seeds, "seeds", "", "file that failing seeds are added to; empty: none")
 	flag.Parse()
+	if o.Time < time.Second || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "chaos: --time must be a second at least, and there are no arguments")
+		os.Exit(exitFailed)
+	}
 	if *profile != "all" {
 		o.Profiles = []chaos.Profile{chaos.Profile(*profile)}
 	}
