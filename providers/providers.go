@@ -3,10 +3,12 @@ package providers
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
 )
@@ -21,6 +23,9 @@ const (
 	OpenAIResponses   Dialect = "openai/responses"
 	OpenAIEmbeddings  Dialect = "openai/embeddings"
 	OpenAIModerations Dialect = "openai/moderations"
+
+	AnthropicMessages    Dialect = "anthropic/messages"
+	AnthropicCountTokens Dialect = "anthropic/count_tokens"
 )
 
 // Provider reaches one kind of upstream. It is transport alone: it touches no byte of a body.
@@ -78,4 +83,32 @@ type Facts struct {
 	ErrorBody []byte // the error object of an answer that is an error although its status is 200; nil: none
 	// UsageOnly says that the last event carries nothing but usage (ruling 36) and may be withheld if the client did not ask.
 	UsageOnly bool
+}
+
+// Translator carries requests and answers from one dialect to another. It is pure. There is one for an ordered pair: what the
+// client speaks and what its target speaks.
+type Translator interface {
+	From() Dialect // what the client speaks
+	To() Dialect   // what the target speaks
+	// Request translates a client's body for the upstream model. A parameter that has no counterpart is either dropped with
+	// a Warning, or refused with a *governance.Error of governance.CodeInvalidRequest whose Param names it: never dropped
+	// silently.
+	Request(body *jsonedit.Document, model string) ([]byte, []Warning, error)
+	// NewAnswer returns the state machine of one answer to the client's body.
+	NewAnswer(client *jsonedit.Document) Answer
+}
+
+// Warning names a parameter that was dropped or changed, and says why.
+type Warning struct{ Param, Reason string }
+
+// Answer translates one answer, event by event. It is not safe for concurrent use.
+type Answer interface {
+	// Body translates a whole 2xx answer.
+	Body(upstream []byte) ([]byte, error)
+	// Event takes one event of the upstream's stream and writes complete events of the client's dialect: none, one or many.
+	Event(w io.Writer, ev sse.Event) error
+	// End says that the upstream's stream has ended in order, and closes the client's if its terminal event is still due.
+	End(w io.Writer) error
+	// Error puts an upstream's error body, which may be anything, into the client's dialect.
+	Error(status int, body []byte) []byte
 }
