@@ -28,7 +28,8 @@ func (d *migrationDatabase) dsn() (secret.String, error) {
 	if !d.DatabaseURL.IsZero() {
 		return d.DatabaseURL, nil
 	}
-	return secret.String{}, errors.New("set TOLLGATE_DATABASE_DIRECT_URL or DATABASE_URL to the schema owner's DSN")
+	return secret.String{}, errors.New("set TOLLGATE_DATABASE_DIRECT_URL or DATABASE_URL to the schema owner's DSN, or pass --database-direct-url\n" +
+		"Hint: `tollgate dev` keeps it in secrets.env of its data directory")
 }
 
 type migrateUp struct{ migrationDatabase }

@@ -18,14 +18,20 @@ type seedCommand struct {
 	Development bool  `help:"Say that this database is for development and may be filled with made-up tenants."`
 }
 
+const mostSeedDays = 366
+
 // Help is shown by --help.
 func (seedCommand) Help() string {
 	return strings.TrimSpace(`
 Adds made-up tenants and ledger rows to a development database, to see how lists, sums, exports and checks behave at size.
 Books are whole: windows, blocks and roll-ups are made with the rows, and "tollgate ledger check" finds nothing. It refuses
-a database that has rows of anybody else.
+a database that has rows of anybody else. It needs the DSN of the schema's owner, which "tollgate dev" keeps in secrets.env of
+its data directory.
 
-Example:
+Examples:
+  tollgate dev --data-dir /tmp/tollgate             in one shell; then, before its first call, in another:
+  set -a; . /tmp/tollgate/secrets.env; set +a
+  tollgate seed --rows 100000 --development
   tollgate seed --rows 10000000 --development       ten million rows: 11 GB`)
 }
 
@@ -33,8 +39,11 @@ func (c *seedCommand) Run(ctx context.Context, s streams) error {
 	if !c.Development {
 		return errors.New("say --development: this fills the database with made-up tenants and rows")
 	}
-	if c.Rows < 1 || c.Days < 1 || c.Days > 366 {
-		return errors.New("--rows must be at least 1 and --days between 1 and 366")
+	if c.Rows < 1 {
+		return fmt.Errorf("--rows: %d is not above 0", c.Rows)
+	}
+	if c.Days < 1 || c.Days > mostSeedDays {
+		return fmt.Errorf("--days: %d is not within 1 … %d", c.Days, mostSeedDays)
 	}
 	dsn, err := c.dsn()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/pgtest"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
 
 // unsealed counts the rows above the mark.
@@ -436,6 +437,10 @@ func TestSeed_MakesWholeBooksAndRefusesOthers(t *testing.T) {
 	require.ErrorIs(t, Seed(t.Context(), other.pool, 1, time.Hour, nil), ErrForeignRows)
 	other.seal()
 	require.ErrorIs(t, Seed(t.Context(), other.pool, 1, time.Hour, nil), ErrForeignRows)
+	control := pgtest.Role(t, other.pool, "tollgate_control")
+	require.ErrorIs(t, Seed(t.Context(), control, 1, time.Hour, nil), ErrNotOwner)
+	empty := openPool(t, Options{DSN: secret.New(pgtest.EmptyDSN(t))})
+	require.ErrorIs(t, Seed(t.Context(), empty, 1, time.Hour, nil), ErrNoSchema)
 }
 
 // The spans that a list looks at hold what it needs, or are all that there are.

@@ -18,11 +18,14 @@ var ErrForeignRows = errors.New("the database has ledger rows that are not seede
 
 // Seed fills a development database with rows of settled calls of the last span, their windows and, as it goes, their blocks
 // and roll-ups: books that every check finds right. It makes tenants of its own, once. progress hears how many rows are there
-// after each of its transactions. The pool's role must be the owner of the schema. ErrForeignRows: real tenants are at work
-// here, and nothing was done.
+// after each of its transactions. ErrNotOwner, ErrNoSchema: the pool's role must own the schema. ErrForeignRows: real tenants
+// are at work here. In all three cases nothing was done.
 func Seed(ctx context.Context, pool *pgxpool.Pool, rows int64, span time.Duration, progress func(done int64)) error {
 	var since time.Time
 	err := atLeisure(ctx, pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+		if err := requireOwner(ctx, tx); err != nil {
+			return err
+		}
 		foreign, err := scalar[bool](ctx, tx, "seed_foreign", nil)
 		if err != nil {
 			return err

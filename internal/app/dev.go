@@ -71,7 +71,15 @@ func Dev(ctx context.Context, o DevOptions, ready func(DevReady) error) (err err
 		defer cancel()
 		err = errors.Join(err, cluster.Stop(stop))
 	}()
-	secrets, err := loadDevSecrets(o.DataDir)
+	database, err := unquoted(cluster.DSN("tollgate_control", devDatabase))
+	if err != nil {
+		return err
+	}
+	owner, err := unquoted(cluster.DSN(devdb.Superuser, devDatabase))
+	if err != nil {
+		return err
+	}
+	secrets, err := loadDevSecrets(o.DataDir, database, owner)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,15 @@ type devSecrets struct {
 	KeyPeppers     secret.String
 	EncryptionKeys secret.String
 	DemoKey        secret.String // zero until the demo organization was made
+	DatabaseURL    secret.String // as the control plane's role, which serves both planes
+	OwnerURL       secret.String // as the schema's owner
 }
+
+// The DSNs of the private database. Their socket is where it was at the start before, as long as the data directory is.
+const (
+	databaseVariable = "DATABASE_URL"
+	ownerVariable    = "TOLLGATE_DATABASE_DIRECT_URL"
+)
 
 func (s *devSecrets) members() map[string]*secret.String {
 	return map[string]*secret.String{
@@ -31,11 +40,14 @@ func (s *devSecrets) members() map[string]*secret.String {
 		"TOLLGATE_KEY_PEPPERS":     &s.KeyPeppers,
 		"TOLLGATE_ENCRYPTION_KEYS": &s.EncryptionKeys,
 		"TOLLGATE_DEMO_KEY":        &s.DemoKey,
+		databaseVariable:           &s.DatabaseURL,
+		ownerVariable:              &s.OwnerURL,
 	}
 }
 
-// loadDevSecrets reads secrets.env of a data directory and makes what is missing.
-func loadDevSecrets(dir string) (*devSecrets, error) {
+// loadDevSecrets reads secrets.env of a data directory, makes what is missing, and notes the DSNs of the control plane's role
+// and of the schema's owner.
+func loadDevSecrets(dir, database, owner string) (*devSecrets, error) {
 	s := &devSecrets{file: filepath.Join(dir, "secrets.env")}
 	text, err := os.ReadFile(s.file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +60,8 @@ func loadDevSecrets(dir string) (*devSecrets, error) {
 			*m = secret.New(value)
 		}
 	}
-	complete := true
+	complete := s.DatabaseURL.Reveal() == database && s.OwnerURL.Reveal() == owner
+	s.DatabaseURL, s.OwnerURL = secret.New(database), secret.New(owner)
 	for member, fresh := range map[*secret.String]func() secret.String{
 		&s.AdminToken:     func() secret.String { return secret.New("tg-admin-" + ids.Random62(43)) },
 		&s.KeyPeppers:     func() secret.String { return seal.Generate("p1") },
@@ -67,10 +80,13 @@ func loadDevSecrets(dir string) (*devSecrets, error) {
 // save writes the file anew, readable by its owner alone; a crash leaves the old one.
 func (s *devSecrets) save() error {
 	var b bytes.Buffer
-	b.WriteString("# Secrets of tollgate dev. Source this file to start further processes on the same database.\n")
+	b.WriteString("# Secrets of tollgate dev. Source this file to start further processes on the same database, which must be running.\n" +
+		"# " + databaseVariable + " is what they need; " + ownerVariable + " has the owner's rights, for migrate, seed and ledger archive.\n")
 	b.WriteString("TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true\n") // the mock provider listens on loopback
 	members := s.members()
-	for _, name := range []string{"TOLLGATE_ADMIN_TOKEN", "TOLLGATE_KEY_PEPPERS", "TOLLGATE_ENCRYPTION_KEYS", "TOLLGATE_DEMO_KEY"} {
+	for _, name := range []string{
+		"TOLLGATE_ADMIN_TOKEN", "TOLLGATE_KEY_PEPPERS", "TOLLGATE_ENCRYPTION_KEYS", "TOLLGATE_DEMO_KEY", databaseVariable, ownerVariable,
+	} {
 		if m := members[name]; !m.IsZero() {
 			fmt.Fprintf(&b, "%s=%s\n", name, m.Reveal())
 		}
@@ -83,4 +99,17 @@ func (s *devSecrets) save() error {
 		return fmt.Errorf("write secrets: %w", err)
 	}
 	return nil
+}
+
+// unquoted writes a DSN of the private database as it needs no quotes: those who read this file are shells as well as programs
+// that would take a quote for a part of the value. A socket has no TLS, whatever sslmode says.
+func unquoted(dsn string) (string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return "", fmt.Errorf("read DSN of the database: %w", err)
+	}
+	query := u.Query()
+	u.Host = ":" + query.Get("port")
+	u.RawQuery = url.Values{"host": {query.Get("host")}}.Encode()
+	return u.String(), nil
 }

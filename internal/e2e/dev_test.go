@@ -48,6 +48,7 @@ func TestDev(t *testing.T) {
 	requireOneRow(t, a)
 	secrets := secretsFile(t, dir)
 	requireFurtherGateway(t, a, secrets)
+	requireSeed(t, dir)
 
 	second := spawn(t, nil, devArguments(dir, "json")...)
 	require.Equal(t, 1, second.exitCode(t, 30*time.Second), "two processes must not share a data directory")
@@ -216,6 +217,29 @@ func requireFurtherGateway(t *testing.T, a announcement, secrets []string) {
 	require.Equal(t, http.StatusOK, got.status, "%s", got.body)
 	require.Len(t, spendOf(t, a), 2, "both processes write one ledger")
 	require.Equal(t, 0, further.terminate(t, 20*time.Second))
+}
+
+// requireSeed sources the kept file as a newcomer does: seed then has the owner's rights, and finds that there is a call of
+// the demo key already. Without the file, or with the role that dev prints, it says where to look.
+func requireSeed(t *testing.T, dir string) {
+	t.Helper()
+	after := func(script string) (string, error) {
+		shell := exec.CommandContext(t.Context(), "sh", "-ec", `set -a; . "$0"; `+script, filepath.Join(dir, "secrets.env"), binary)
+		out, err := shell.CombinedOutput()
+		return string(out), err
+	}
+	said, err := after(`"$1" doctor`)
+	require.NoError(t, err, said)
+	for _, c := range []struct{ unset, want string }{
+		{"", "not seeded ones"},
+		{"unset TOLLGATE_DATABASE_DIRECT_URL;", `role "tollgate_control" does not own the schema`},
+		{"unset TOLLGATE_DATABASE_DIRECT_URL DATABASE_URL;", "set TOLLGATE_DATABASE_DIRECT_URL"},
+	} {
+		said, err := after(c.unset + `"$1" seed --rows 10 --development`)
+		require.Error(t, err)
+		require.Contains(t, said, c.want)
+		require.Contains(t, said, "Hint: ")
+	}
 }
 
 // requirePrivateDatabase checks who can reach the database, and returns the pid of its server.
