@@ -52,21 +52,21 @@ type objectSeen struct {
 func (m *chatMeter) object(text, event []byte) (seen objectSeen) {
 	seen.failed = string(event) == "error"
 	var noChoices, usage, more bool
-	m.reset(text)
-	for m.enter('{'); m.next(); {
-		switch string(m.name()) {
+	m.Reset(text)
+	for m.Enter('{'); m.Next(); {
+		switch string(m.Name()) {
 		case "choices":
 			noChoices = m.choices()
 		case "usage":
 			usage = m.usage()
 		case "error":
-			if m.kind() != 'n' {
+			if m.Kind() != 'n' {
 				seen.failed = true
 			}
 			more = true
-			m.skip()
+			m.Skip()
 		case "object":
-			if string(m.text()) == "error" {
+			if string(m.Text()) == "error" {
 				seen.failed = true
 			}
 		case "model":
@@ -74,13 +74,13 @@ func (m *chatMeter) object(text, event []byte) (seen objectSeen) {
 		case "service_tier":
 			m.serviceTier()
 		case "id", "created", "system_fingerprint":
-			m.skip()
+			m.Skip()
 		default:
 			more = true
-			m.skip()
+			m.Skip()
 		}
 	}
-	seen.whole = m.end()
+	seen.whole = m.End()
 	if seen.failed {
 		m.facts.ErrorBody = bytes.Clone(text)
 	}
@@ -90,12 +90,12 @@ func (m *chatMeter) object(text, event []byte) (seen objectSeen) {
 
 // choices reads the next value as the list of choices and reports whether it is an empty list.
 func (m *chatMeter) choices() (empty bool) {
-	if m.kind() != '[' {
-		m.skip()
+	if m.Kind() != '[' {
+		m.Skip()
 		return false
 	}
 	empty = true
-	for m.enter('['); m.next(); {
+	for m.Enter('['); m.Next(); {
 		empty = false
 		m.choice()
 	}
@@ -104,31 +104,31 @@ func (m *chatMeter) choices() (empty bool) {
 }
 
 func (m *chatMeter) choice() {
-	if m.kind() != '{' {
-		m.skip()
+	if m.Kind() != '{' {
+		m.Skip()
 		return
 	}
 	var index int64
 	var finished bool
-	for m.enter('{'); m.next(); {
-		switch string(m.name()) {
+	for m.Enter('{'); m.Next(); {
+		switch string(m.Name()) {
 		case "index":
-			index, _ = strconv.ParseInt(string(m.raw()), 10, 64)
+			index, _ = strconv.ParseInt(string(m.Raw()), 10, 64)
 		case "delta", "message":
 			m.output(false)
 		case "text":
 			m.output(true)
 		case "finish_reason":
-			finished = m.kind() == '"'
-			m.skip()
+			finished = m.Kind() == '"'
+			m.Skip()
 		case "usage": // Moonshot's streams have it here
-			if m.kind() == '{' {
+			if m.Kind() == '{' {
 				m.usage()
 			} else {
-				m.skip()
+				m.Skip()
 			}
 		default:
-			m.skip()
+			m.Skip()
 		}
 	}
 	m.note(index, finished)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -14,10 +15,10 @@ const (
 
 // found collects what all meters look for.
 type found struct {
-	scanner
+	jsonscan.Scanner
 	facts  providers.Facts
 	tier   string
-	inside scanner // of usage objects
+	inside jsonscan.Scanner // of usage objects
 }
 
 func (m *found) result() providers.Facts {
@@ -28,18 +29,18 @@ func (m *found) result() providers.Facts {
 
 // usage reads the next value as a usage object: the last one counts. It reports whether it was one; null is none.
 func (m *found) usage() bool {
-	switch m.kind() {
+	switch m.Kind() {
 	case 'n':
-		m.skip()
+		m.Skip()
 		return false
 	case '{':
 	default:
-		m.skip()
+		m.Skip()
 		m.setUsage(governance.Usage{}, false)
 		return false
 	}
-	raw := m.raw()
-	if m.fault {
+	raw := m.Raw()
+	if m.Fault() {
 		return false
 	}
 	q, ok := parseUsage(&m.inside, raw)
@@ -56,13 +57,13 @@ func (m *found) setUsage(u governance.Usage, ok bool) {
 }
 
 func (m *found) model() {
-	if name := m.text(); len(name) > 0 && len(name) <= maxModel && m.facts.Model != string(name) {
+	if name := m.Text(); len(name) > 0 && len(name) <= maxModel && m.facts.Model != string(name) {
 		m.facts.Model = string(name)
 	}
 }
 
 func (m *found) serviceTier() {
-	if tier := m.text(); len(tier) > 0 && len(tier) <= maxModel && m.tier != string(tier) {
+	if tier := m.Text(); len(tier) > 0 && len(tier) <= maxModel && m.tier != string(tier) {
 		m.tier = string(tier)
 	}
 }
@@ -70,28 +71,28 @@ func (m *found) serviceTier() {
 // output adds up the text in the next value: what the model wrote, not the names of roles, kinds and ids around it.
 // counted says that a string in this place is such text.
 func (m *found) output(counted bool) {
-	switch m.kind() {
+	switch m.Kind() {
 	case '"':
-		if text := m.text(); counted {
+		if text := m.Text(); counted {
 			m.facts.OutputLen += int64(len(text))
 		}
 	case '[':
-		for m.enter('['); m.next(); {
+		for m.Enter('['); m.Next(); {
 			m.output(counted)
 		}
 	case '{':
-		for m.enter('{'); m.next(); {
+		for m.Enter('{'); m.Next(); {
 			switch m.part() {
 			case written:
 				m.output(true)
 			case around:
 				m.output(false)
 			case repeated:
-				m.skip()
+				m.Skip()
 			}
 		}
 	default:
-		m.skip()
+		m.Skip()
 	}
 }
 
@@ -105,7 +106,7 @@ const (
 )
 
 func (m *found) part() part {
-	switch string(m.name()) {
+	switch string(m.Name()) {
 	case "content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "arguments", "input", "name", "transcript":
 		return written
 	case "reasoning_details", "annotations", "logprobs", "data", "encrypted_content":

@@ -7,10 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"path"
-	"regexp"
-	"sync"
 
 	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
@@ -20,12 +16,12 @@ import (
 const Kind = "openai"
 
 // Provider is a providers.Provider. New makes it.
-type Provider struct{ endpoints *endpoints }
+type Provider struct{ endpoints *providers.Endpoints }
 
 var _ providers.Provider = Provider{}
 
 // New returns the provider.
-func New() Provider { return Provider{&endpoints{known: make(map[endpoint]*url.URL)}} }
+func New() Provider { return Provider{providers.NewEndpoints(pathOf)} }
 
 // Kind implements providers.Provider.
 func (Provider) Kind() string { return Kind }
@@ -37,9 +33,6 @@ func (Provider) Speaks() []providers.Dialect {
 		providers.OpenAIEmbeddings, providers.OpenAIModerations,
 	}
 }
-
-// ErrDialect says that the upstream does not speak a dialect.
-var ErrDialect = errors.New("dialect is not spoken by this kind of provider")
 
 func pathOf(d providers.Dialect) (string, error) {
 	switch d {
@@ -54,7 +47,7 @@ func pathOf(d providers.Dialect) (string, error) {
 	case providers.OpenAIModerations:
 		return "moderations", nil
 	default:
-		return "", fmt.Errorf("%w: %s", ErrDialect, d)
+		return "", fmt.Errorf("%w: %s", providers.ErrDialect, d)
 	}
 }
 
@@ -65,7 +58,7 @@ func passed() [4]string { return [4]string{"Accept", "Openai-Beta", "Traceparent
 func (p Provider) NewRequest(
 	ctx context.Context, up providers.Upstream, d providers.Dialect, client http.Header, body []byte,
 ) (*http.Request, error) {
-	address, err := p.endpoints.of(endpoint{up.BaseURL, d})
+	address, err := p.endpoints.Of(up.BaseURL, d)
 	if err != nil {
 		return nil, fmt.Errorf("build upstream address: %w", err)
 	}
@@ -86,67 +79,6 @@ func (p Provider) NewRequest(
 		req.Header.Set("Authorization", "Bearer "+up.Credential.Reveal())
 	}
 	return req, nil
-}
-
-// ErrBaseURL says that a base URL cannot be used.
-var ErrBaseURL = errors.New("base URL must be http or https with a host, without user or fragment")
-
-// versioned matches the segment of a path that names a version of an API: v1, v3, v1beta.
-var versioned = regexp.MustCompile(`(^|/)v[0-9]+[a-z0-9]*(/|$)`)
-
-// join returns the endpoint of d under base, which may name the API's version already: https://host, https://host/v1/ and
-// https://host/openai/v1 all do. A query stays.
-func join(base string, d providers.Dialect) (*url.URL, error) {
-	end, err := pathOf(d)
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return nil, ErrBaseURL
-	}
-	if !versioned.MatchString(path.Clean("/" + u.Path)) {
-		u = u.JoinPath("v1")
-	}
-	// Read anew as it is written, since the path that JoinPath makes of an empty one lacks its first slash.
-	if u, err = url.Parse(u.JoinPath(end).String()); err != nil {
-		return nil, ErrBaseURL
-	}
-	return u, nil
-}
-
-// endpoint is where a dialect is spoken under a base URL.
-type endpoint struct {
-	base    string
-	dialect providers.Dialect
-}
-
-const maxEndpoints = 1 << 10 // that are remembered; there are as many as are configured
-
-// endpoints remembers addresses, which take longer to put together than a small request.
-type endpoints struct {
-	mu    sync.RWMutex
-	known map[endpoint]*url.URL
-}
-
-func (e *endpoints) of(which endpoint) (url.URL, error) {
-	e.mu.RLock()
-	u := e.known[which]
-	e.mu.RUnlock()
-	if u != nil {
-		return *u, nil
-	}
-	u, err := join(which.base, which.dialect)
-	if err != nil {
-		return url.URL{}, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.known) >= maxEndpoints {
-		clear(e.known)
-	}
-	e.known[which] = u
-	return *u, nil
 }
 
 // Meter implements providers.Provider. A dialect that the upstream does not speak gets a meter that finds nothing.

@@ -19,25 +19,25 @@ func (m *responsesMeter) Facts() providers.Facts { return m.result() }
 // object with an error that is no response is not.
 func (m *responsesMeter) Body(b []byte) {
 	var failed, isResponse bool
-	m.reset(b)
-	for m.enter('{'); m.next(); {
-		switch name := m.name(); string(name) {
+	m.Reset(b)
+	for m.Enter('{'); m.Next(); {
+		switch name := m.Name(); string(name) {
 		case "object":
-			switch string(m.text()) {
+			switch string(m.Text()) {
 			case "response":
 				isResponse = true
 			case "error":
 				failed = true
 			}
 		case "error":
-			failed = failed || m.kind() != 'n'
-			m.skip()
+			failed = failed || m.Kind() != 'n'
+			m.Skip()
 		default:
 			m.member(name)
 		}
 	}
 	switch {
-	case !m.end():
+	case !m.End():
 	case failed && !isResponse:
 		m.facts.ErrorBody = bytes.Clone(b)
 	default:
@@ -57,7 +57,7 @@ func (m *responsesMeter) member(name []byte) {
 	case "output":
 		m.output(false)
 	default:
-		m.skip()
+		m.Skip()
 	}
 }
 
@@ -69,25 +69,25 @@ func (m *responsesMeter) Event(ev sse.Event) {
 	kind, counted := kindOf(ev.Name), m.facts.OutputLen
 	var delta int64
 	var failed bool
-	m.reset(ev.Data)
-	for m.enter('{'); m.next(); {
-		switch string(m.name()) {
+	m.Reset(ev.Data)
+	for m.Enter('{'); m.Next(); {
+		switch string(m.Name()) {
 		case "type":
-			if text := m.text(); len(ev.Name) == 0 {
+			if text := m.Text(); len(ev.Name) == 0 {
 				kind = kindOf(text)
 			}
 		case "delta":
-			delta = int64(len(m.text()))
+			delta = int64(len(m.Text()))
 		case "error":
-			failed = m.kind() != 'n'
-			m.skip()
+			failed = m.Kind() != 'n'
+			m.Skip()
 		case "response":
 			m.response()
 		default:
-			m.skip()
+			m.Skip()
 		}
 	}
-	whole := m.end()
+	whole := m.End()
 	m.facts.OutputLen = max(counted, m.facts.OutputLen-counted) // the response in the last event repeats the deltas
 	switch kind {
 	case deltaEvent:
@@ -106,12 +106,12 @@ func (m *responsesMeter) Event(ev sse.Event) {
 }
 
 func (m *responsesMeter) response() {
-	if m.kind() != '{' {
-		m.skip()
+	if m.Kind() != '{' {
+		m.Skip()
 		return
 	}
-	for m.enter('{'); m.next(); {
-		m.member(m.name())
+	for m.Enter('{'); m.Next(); {
+		m.member(m.Name())
 	}
 }
 

@@ -1,53 +1,36 @@
 package openai
 
 import (
-	"strconv"
-
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
+	"github.com/tollgate-gateway/tollgate/providers"
 )
-
-// count is a number of tokens: a whole number of at least 0 that is not absurd, or absent, or nonsense.
-type count struct {
-	n     int64
-	given bool
-	bad   bool
-}
-
-// count reads the next value; null is none. It never fails, so that one odd member does not hide the others.
-func (s *scanner) count(into *count) {
-	raw := string(s.raw())
-	if raw == "null" || s.fault {
-		return
-	}
-	n, err := strconv.ParseInt(raw, 10, 64)
-	*into = count{n: n, given: true, bad: err != nil || n < 0 || n > governance.MaxTokens}
-}
 
 // details is the breakdown of one side, under the names of all dialects.
 type details struct {
-	Cached, CacheWrite, Audio, Image, Reasoning count
+	Cached, CacheWrite, Audio, Image, Reasoning providers.Count
 }
 
-// details reads the next value, an object or null.
-func (s *scanner) details(into *details) {
-	if s.kind() == 'n' {
-		s.skip()
+// readDetails takes the next value of s, an object or null.
+func readDetails(s *jsonscan.Scanner, into *details) {
+	if s.Kind() == 'n' {
+		s.Skip()
 		return
 	}
-	for s.enter('{'); s.next(); {
-		switch string(s.name()) {
+	for s.Enter('{'); s.Next(); {
+		switch string(s.Name()) {
 		case "cached_tokens":
-			s.count(&into.Cached)
+			into.Cached.Read(s)
 		case "cache_write_tokens":
-			s.count(&into.CacheWrite)
+			into.CacheWrite.Read(s)
 		case "audio_tokens":
-			s.count(&into.Audio)
+			into.Audio.Read(s)
 		case "image_tokens":
-			s.count(&into.Image)
+			into.Image.Read(s)
 		case "reasoning_tokens":
-			s.count(&into.Reasoning)
+			into.Reasoning.Read(s)
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -55,54 +38,54 @@ func (s *scanner) details(into *details) {
 // reported is a usage object of the chat, completions, embeddings or responses dialect, with the places where compatible
 // upstreams put what OpenAI has in the details.
 type reported struct {
-	Prompt, Input, Completion, Output, Total                      count
+	Prompt, Input, Completion, Output, Total                      providers.Count
 	PromptDetails, InputDetails, CompletionDetails, OutputDetails details
 
-	Cached     count // Moonshot
-	CacheHit   count // DeepSeek
-	CacheRead  count // Anthropic behind a compatible front
-	CacheWrite count // the same
-	Reasoning  count // Perplexity
+	Cached     providers.Count // Moonshot
+	CacheHit   providers.Count // DeepSeek
+	CacheRead  providers.Count // Anthropic behind a compatible front
+	CacheWrite providers.Count // the same
+	Reasoning  providers.Count // Perplexity
 }
 
 // read reads a usage object and reports whether it is one.
-func (u *reported) read(s *scanner, raw []byte) bool {
-	s.reset(raw)
-	for s.enter('{'); s.next(); {
-		switch string(s.name()) {
+func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
+	s.Reset(raw)
+	for s.Enter('{'); s.Next(); {
+		switch string(s.Name()) {
 		case "prompt_tokens":
-			s.count(&u.Prompt)
+			u.Prompt.Read(s)
 		case "input_tokens":
-			s.count(&u.Input)
+			u.Input.Read(s)
 		case "completion_tokens":
-			s.count(&u.Completion)
+			u.Completion.Read(s)
 		case "output_tokens":
-			s.count(&u.Output)
+			u.Output.Read(s)
 		case "total_tokens":
-			s.count(&u.Total)
+			u.Total.Read(s)
 		case "prompt_tokens_details":
-			s.details(&u.PromptDetails)
+			readDetails(s, &u.PromptDetails)
 		case "input_tokens_details":
-			s.details(&u.InputDetails)
+			readDetails(s, &u.InputDetails)
 		case "completion_tokens_details":
-			s.details(&u.CompletionDetails)
+			readDetails(s, &u.CompletionDetails)
 		case "output_tokens_details":
-			s.details(&u.OutputDetails)
+			readDetails(s, &u.OutputDetails)
 		case "cached_tokens":
-			s.count(&u.Cached)
+			u.Cached.Read(s)
 		case "prompt_cache_hit_tokens":
-			s.count(&u.CacheHit)
+			u.CacheHit.Read(s)
 		case "cache_read_input_tokens":
-			s.count(&u.CacheRead)
+			u.CacheRead.Read(s)
 		case "cache_creation_input_tokens":
-			s.count(&u.CacheWrite)
+			u.CacheWrite.Read(s)
 		case "reasoning_tokens":
-			s.count(&u.Reasoning)
+			u.Reasoning.Read(s)
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
-	return s.end()
+	return s.End()
 }
 
 // parseUsage turns a usage object into disjoint quantities whose sum is the total. ok is false where it makes no sense: it
@@ -110,7 +93,7 @@ func (u *reported) read(s *scanner, raw []byte) bool {
 //
 // Cached, audio and image tokens are parts of the prompt, and reasoning, audio and image tokens are parts of the answer.
 // Upstreams that count a part outside of it are known by their total, or by a part that is larger than the whole.
-func parseUsage(s *scanner, raw []byte) (q governance.Quantities, ok bool) {
+func parseUsage(s *jsonscan.Scanner, raw []byte) (q governance.Quantities, ok bool) {
 	var u reported
 	if !u.read(s, raw) || u.nonsense() {
 		return q, false
@@ -120,20 +103,20 @@ func parseUsage(s *scanner, raw []byte) (q governance.Quantities, ok bool) {
 	switch {
 	case !hasPrompt:
 		return q, false
-	case !hasAnswer && !u.Total.given:
+	case !hasAnswer && !u.Total.Given:
 		return q, false
 	case !hasAnswer:
-		answer = max(u.Total.n-prompt, 0)
+		answer = max(u.Total.N-prompt, 0)
 	}
 
 	read := most(u.PromptDetails.Cached, u.InputDetails.Cached, u.Cached, u.CacheHit, u.CacheRead)
 	write := most(u.PromptDetails.CacheWrite, u.InputDetails.CacheWrite, u.CacheWrite)
 	cached := read + write
-	if cached > prompt || cached > 0 && u.Total.given && u.Total.n == prompt+cached+answer {
+	if cached > prompt || cached > 0 && u.Total.Given && u.Total.N == prompt+cached+answer {
 		prompt += cached // it was counted outside
 	}
 	reasoning := most(u.CompletionDetails.Reasoning, u.OutputDetails.Reasoning, u.Reasoning)
-	if reasoning > answer || reasoning > 0 && u.Total.given && u.Total.n == prompt+answer+reasoning {
+	if reasoning > answer || reasoning > 0 && u.Total.Given && u.Total.N == prompt+answer+reasoning {
 		answer += reasoning
 	}
 
@@ -153,36 +136,36 @@ func parseUsage(s *scanner, raw []byte) (q governance.Quantities, ok bool) {
 }
 
 func (u *reported) nonsense() bool {
-	for _, c := range []count{
+	for _, c := range []providers.Count{
 		u.Prompt, u.Input, u.Completion, u.Output, u.Total,
 		u.Cached, u.CacheHit, u.CacheRead, u.CacheWrite, u.Reasoning,
 	} {
-		if c.bad {
+		if c.Bad {
 			return true
 		}
 	}
 	for _, d := range []*details{&u.PromptDetails, &u.InputDetails, &u.CompletionDetails, &u.OutputDetails} {
-		if d.Cached.bad || d.CacheWrite.bad || d.Audio.bad || d.Image.bad || d.Reasoning.bad {
+		if d.Cached.Bad || d.CacheWrite.Bad || d.Audio.Bad || d.Image.Bad || d.Reasoning.Bad {
 			return true
 		}
 	}
 	return false
 }
 
-func first(counts ...count) (n int64, given bool) {
+func first(counts ...providers.Count) (n int64, given bool) {
 	for _, c := range counts {
-		if c.given {
-			return c.n, true
+		if c.Given {
+			return c.N, true
 		}
 	}
 	return 0, false
 }
 
 // most returns the largest of the places in which one count may stand.
-func most(counts ...count) int64 {
+func most(counts ...providers.Count) int64 {
 	var n int64
 	for _, c := range counts {
-		n = max(n, c.n)
+		n = max(n, c.N)
 	}
 	return n
 }
