@@ -38,9 +38,13 @@ type commands struct {
 type streams struct{ out, err io.Writer }
 
 func execute(ctx context.Context, args []string, out, errs io.Writer) error {
-	var all commands
+	return executeOf(ctx, &commands{}, args, out, errs)
+}
+
+// executeOf runs a command line of some commands.
+func executeOf(ctx context.Context, some any, args []string, out, errs io.Writer) error {
 	exited := false
-	parser, err := kong.New(&all,
+	parser, err := kong.New(some,
 		kong.Name("tollgate"),
 		kong.Description(description),
 		kong.Writers(out, errs),

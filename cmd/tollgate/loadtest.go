@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/tollgate-gateway/tollgate/internal/loadtest"
+	"github.com/tollgate-gateway/tollgate/internal/mock"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
 
@@ -22,6 +25,7 @@ type loadtestCommand struct {
 	Stream      bool          `help:"Ask for streams." group:"Load:"`
 	Words       int           `default:"9" help:"Length of each answer in words, which are output tokens and, in a stream, frames; three more frames go round them." group:"Load:"`
 	PromptBytes int           `default:"200" help:"Length of each prompt." group:"Load:"`
+	CallTimeout time.Duration `help:"Longest time that a call may take, then it is a transport error. Default: three times the duration, at least 10s and at most 60s." placeholder:"SPAN" group:"Load:"`
 	Admit       int           `default:"80" help:"Per cent of the offered calls that the limits have room for; 100: nothing is refused." group:"Load:"`
 	Script      string        `help:"What the mock does besides, such as first_byte_delay(50ms); see tollgate mock --help." placeholder:"SCRIPT" group:"Load:"`
 
@@ -47,6 +51,8 @@ A sample passes if all of this holds, else the exit code is 1:
   the ledger check is clean
   other programs had at most 5 % of the CPU; with more the sample is invalid, which is not passed either
 
+Whoever accepts calls and does not answer them holds a sample up for --call-timeout at most.
+
 Examples:
   tollgate loadtest
   tollgate loadtest --replicas 4 --rates 500,2000,5000 --admit 100
@@ -55,8 +61,8 @@ Examples:
   tollgate loadtest --target https://gw1.example --target https://gw2.example --model gpt-4o --rates 50`)
 }
 
-func (c *loadtestCommand) Run(ctx context.Context, s streams) error {
-	report, err := c.report(ctx, s)
+func (c *loadtestCommand) Run(ctx context.Context, s streams, k *kong.Context) error {
+	report, err := c.report(ctx, s, flagsOf(k))
 	if report == nil {
 		return err
 	}
@@ -71,8 +77,11 @@ func (c *loadtestCommand) Run(ctx context.Context, s streams) error {
 	return err
 }
 
-func (c *loadtestCommand) report(ctx context.Context, s streams) (*loadtest.Report, error) {
+func (c *loadtestCommand) report(ctx context.Context, s streams, said flags) (*loadtest.Report, error) {
 	if c.Judge != "" {
+		if err := said.alone("judge", "output"); err != nil {
+			return nil, err
+		}
 		file, err := os.Open(c.Judge)
 		if err != nil {
 			return nil, fmt.Errorf("open report: %w", err)
@@ -80,14 +89,14 @@ func (c *loadtestCommand) report(ctx context.Context, s streams) (*loadtest.Repo
 		defer func() { _ = file.Close() }() // it was read only
 		return loadtest.ReadReport(file)
 	}
-	if err := c.check(); err != nil {
+	if err := c.check(said); err != nil {
 		return nil, err
 	}
 	line := newProgress(s.err)
 	defer line.end()
 	o := loadtest.Options{
 		Rates: c.Rates, Connections: c.Connections, InFlight: c.InFlight, Duration: c.Duration, Stream: c.Stream,
-		Words: c.Words, PromptBytes: c.PromptBytes, Progress: seldom(line),
+		Words: c.Words, PromptBytes: c.PromptBytes, CallTimeout: c.CallTimeout, Progress: seldom(line),
 	}
 	if len(c.Target) > 0 {
 		return loadtest.RunTargets(ctx, loadtest.TargetOptions{Options: o, URLs: c.Target, Key: c.Key, Model: c.Model})
@@ -110,32 +119,46 @@ func seldom(line progress) func(string) {
 	}
 }
 
-func (c *loadtestCommand) check() error {
-	const mostReplicas, mostPrompt = 64, 1 << 20
-	within := func(ok bool, flag, what string) error {
-		if ok {
-			return nil
-		}
-		return fmt.Errorf("--%s: %s", flag, what)
-	}
+// check returns all faults of the flags in one error.
+func (c *loadtestCommand) check(said flags) error {
+	const mostReplicas, mostConnections, mostWords, mostPrompt, mostRate = 64, 10_000, 10_000, 1 << 20, 100_000
 	faults := []error{
-		within(len(c.Rates) > 0, "rates", "name at least one"),
-		within(len(c.Replicas) > 0, "replicas", "name at least one"),
-		within(c.Duration >= time.Second && c.Duration <= time.Hour, "duration", "is not within 1s … 1h"),
-		within(c.Connections >= 0 && c.Connections <= 10_000, "connections", "is not within 1 … 10000"),
-		within(c.InFlight >= 1 && c.InFlight <= 10_000, "in-flight", "is not within 1 … 10000"),
-		within(c.Words >= 1 && c.Words <= 10_000, "words", "is not within 1 … 10000"),
-		within(c.PromptBytes >= 1 && c.PromptBytes <= mostPrompt, "prompt-bytes", "is not within 1 … 1048576"),
-		within(c.Admit >= 1, "admit", "is not above 0"),
+		within("duration", c.Duration, time.Second, time.Hour),
+		within("in-flight", c.InFlight, 1, mostConnections),
+		within("words", c.Words, 1, mostWords),
+		within("prompt-bytes", c.PromptBytes, 1, mostPrompt),
+		within("admit", c.Admit, 1, 100),
+	}
+	if said.has("connections") {
+		faults = append(faults, within("connections", c.Connections, 1, mostConnections))
+	}
+	if said.has("call-timeout") {
+		faults = append(faults, within("call-timeout", c.CallTimeout, time.Second, time.Hour))
 	}
 	for _, rate := range c.Rates {
-		faults = append(faults, within(rate >= 1 && rate <= 100_000, "rates", fmt.Sprintf("%g is not within 1 … 100000", rate)))
+		faults = append(faults, within("rates", rate, 1, mostRate))
 	}
 	for _, n := range c.Replicas {
-		faults = append(faults, within(n >= 1 && n <= mostReplicas, "replicas", fmt.Sprintf("%d is not within 1 … %d", n, mostReplicas)))
+		faults = append(faults, within("replicas", n, 1, mostReplicas))
 	}
-	if len(c.Target) > 0 {
-		faults = append(faults, within(!c.Key.IsZero(), "key", "is needed with --target"), within(c.Model != "", "model", "is needed with --target"))
+	if _, err := mock.Parse(c.Script); err != nil {
+		faults = append(faults, fmt.Errorf("--script %s: %w", c.Script, err))
+	}
+	for _, pair := range [][2]string{
+		{"rates", "connections"}, {"in-flight", "connections"}, {"admit", "connections"}, // a closed loop meets no tight limit
+		{"replicas", "target"}, {"admit", "target"}, {"script", "target"}, // these are of gateways and a mock of its own
+	} {
+		faults = append(faults, said.apart(pair[0], pair[1]))
+	}
+	if len(c.Target) == 0 {
+		faults = append(faults, said.only("key", "target"), said.only("model", "target"))
+		return errors.Join(faults...)
+	}
+	if c.Key.IsZero() {
+		faults = append(faults, errors.New("--target: --key or TOLLGATE_LOADTEST_KEY is needed with it"))
+	}
+	if c.Model == "" {
+		faults = append(faults, errors.New("--target: --model is needed with it"))
 	}
 	return errors.Join(faults...)
 }

@@ -18,7 +18,10 @@ type seedCommand struct {
 	Development bool  `help:"Say that this database is for development and may be filled with made-up tenants."`
 }
 
-const mostSeedDays = 366
+const (
+	mostSeedRows = 1_000_000_000
+	mostSeedDays = 366
+)
 
 // Help is shown by --help.
 func (seedCommand) Help() string {
@@ -39,11 +42,8 @@ func (c *seedCommand) Run(ctx context.Context, s streams) error {
 	if !c.Development {
 		return errors.New("say --development: this fills the database with made-up tenants and rows")
 	}
-	if c.Rows < 1 {
-		return fmt.Errorf("--rows: %d is not above 0", c.Rows)
-	}
-	if c.Days < 1 || c.Days > mostSeedDays {
-		return fmt.Errorf("--days: %d is not within 1 … %d", c.Days, mostSeedDays)
+	if err := errors.Join(within("rows", c.Rows, 1, mostSeedRows), within("days", c.Days, 1, mostSeedDays)); err != nil {
+		return err
 	}
 	dsn, err := c.dsn()
 	if err != nil {

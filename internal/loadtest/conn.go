@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,6 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	callTimeout = 60 * time.Second
 	// idleLimit is the age at which an idle connection is replaced: whoever is at the other end may have closed it.
 	idleLimit = 30 * time.Second
 	// readBuffer is the longest line of an answer's head, in bytes.
@@ -76,13 +76,17 @@ func (t *target) request(key secret.String, body []byte) []byte {
 // conn is one connection of the load generator. It speaks as much HTTP/1.1 as a gateway's answers need, because a general
 // client costs as much CPU as the gateway that is measured. It is used by one goroutine at a time.
 type conn struct {
-	target *target
-	net    net.Conn // nil: not connected
-	r      *bufio.Reader
-	used   time.Time
+	target  *target
+	timeout time.Duration // of a whole call
+	net     net.Conn      // nil: not connected
+	unwatch func() bool   // of the context that the connection ends with
+	r       *bufio.Reader
+	used    time.Time
 }
 
-func newConn(t *target) *conn { return &conn{target: t, r: bufio.NewReaderSize(nil, readBuffer)} }
+func newConn(t *target, timeout time.Duration) *conn {
+	return &conn{target: t, timeout: timeout, r: bufio.NewReaderSize(nil, readBuffer)}
+}
 
 // reply is what is known of an answer.
 type reply struct {
@@ -91,7 +95,8 @@ type reply struct {
 	firstByte time.Time
 }
 
-// do sends a request and reads its whole answer. stream says that a success must be a whole stream of events.
+// do sends a request and reads its whole answer. stream says that a success must be a whole stream of events. All calls of a
+// connection have one context.
 func (c *conn) do(ctx context.Context, request []byte, stream bool) (reply, error) {
 	now := time.Now()
 	if c.net != nil && now.Sub(c.used) > idleLimit {
@@ -103,26 +108,38 @@ func (c *conn) do(ctx context.Context, request []byte, stream bool) (reply, erro
 		}
 	}
 	c.used = now
-	if err := c.net.SetDeadline(now.Add(callTimeout)); err != nil {
+	if err := c.net.SetDeadline(now.Add(c.timeout)); err != nil {
 		c.close()
 		return reply{}, fmt.Errorf("set deadline: %w", err)
 	}
+	if err := ctx.Err(); err != nil { // its end may have set a deadline before
+		c.close()
+		return reply{}, err
+	}
 	if _, err := c.net.Write(request); err != nil {
 		c.close()
-		return reply{}, fmt.Errorf("send call: %w", err)
+		return reply{}, c.broken("send call", err)
 	}
 	answer, keep, err := c.read(stream)
 	if err != nil || !keep {
 		c.close()
 	}
 	if err != nil {
-		return reply{}, fmt.Errorf("read answer: %w", err)
+		return reply{}, c.broken("read answer", err)
 	}
 	return answer, nil
 }
 
-func (c *conn) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+// broken says how a call failed. That it took too long is said in the same words for all calls.
+func (c *conn) broken(what string, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w within %s", errSilent, c.timeout)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+func (c *conn) connect(whole context.Context) error {
+	ctx, cancel := context.WithTimeout(whole, min(dialTimeout, c.timeout))
 	defer cancel()
 	var d net.Dialer
 	connection, err := d.DialContext(ctx, "tcp", c.target.address)
@@ -137,12 +154,14 @@ func (c *conn) connect(ctx context.Context) error {
 		connection = secure
 	}
 	c.net = connection
+	c.unwatch = context.AfterFunc(whole, func() { _ = connection.SetDeadline(time.Unix(1, 0)) }) // one that is closed needs none
 	c.r.Reset(connection)
 	return nil
 }
 
 func (c *conn) close() {
 	if c.net != nil {
+		c.unwatch()
 		_ = c.net.Close() // it is given up
 		c.net = nil
 	}
@@ -152,6 +171,8 @@ var (
 	errHead  = errors.New("its head is no HTTP/1.1 with a length")
 	errChunk = errors.New("its chunks are broken")
 	errCut   = errors.New("the stream ended without [DONE]")
+	// errSilent is followed by the time that the call had.
+	errSilent = errors.New("no whole answer")
 )
 
 const (

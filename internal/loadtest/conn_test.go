@@ -76,7 +76,7 @@ func TestConn_ReadsWholeAnswersOnOneConnection(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("y", 20_000))
 		}
 	})
-	c := newConn(to)
+	c := newConn(to, time.Minute)
 	defer c.close()
 	for _, body := range []string{"plain", "refused", "stream", "plain"} {
 		answer, err := c.do(t.Context(), to.request(secret.New("sk"), []byte(body)), body == "stream")
@@ -135,7 +135,7 @@ func TestConn_NobodyListens(t *testing.T) {
 	to, err := parseTarget("http://" + l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	_, err = newConn(to).do(t.Context(), to.request(secret.New("sk"), nil), false)
+	_, err = newConn(to, time.Minute).do(t.Context(), to.request(secret.New("sk"), nil), false)
 	require.Error(t, err)
 }
 

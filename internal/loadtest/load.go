@@ -12,14 +12,12 @@ type load struct {
 	targets  []*target
 	requests [][][]byte // of each target: the text of each caller's call
 	stream   bool
+	timeout  time.Duration // of a call; an open loop waits as long for answers after its last call
 	// caller says whose the n-th call is.
 	caller func(n int) int
 	// observed is told of each call that ended, from any goroutine.
 	observed func()
 }
-
-// drainTimeout is how long an open loop waits for answers after its last call.
-const drainTimeout = 30 * time.Second
 
 // job is one call that is due.
 type job struct {
@@ -29,6 +27,8 @@ type job struct {
 
 // lane is the connections to one target. The connection that was used last is used next: few of them carry a light load.
 type lane struct {
+	target  *target
+	timeout time.Duration
 	mu      sync.Mutex
 	idle    []*worker
 	waiting []job // calls that found no connection, first come first served
@@ -49,7 +49,7 @@ func (l *load) open(ctx context.Context, rate float64, n, connections int) []obs
 	defer cancel()
 	lanes := make([]lane, len(l.targets))
 	for i := range lanes {
-		lanes[i].most = max(1, connections/len(lanes))
+		lanes[i].target, lanes[i].timeout, lanes[i].most = l.targets[i], l.timeout, max(1, connections/len(lanes))
 	}
 	var workers, calls sync.WaitGroup
 	start := time.Now()
@@ -73,7 +73,7 @@ func (l *load) open(ctx context.Context, rate float64, n, connections int) []obs
 		o.due, o.dispatched = due, time.Since(start)
 		calls.Add(1)
 		lane := &lanes[i%len(lanes)]
-		if w, fresh := lane.take(job{o, i}, l.targets[i%len(lanes)]); fresh {
+		if w, fresh := lane.take(job{o, i}); fresh {
 			workers.Go(func() { run(w, lane, job{o, i}) })
 		}
 	})
@@ -82,7 +82,7 @@ func (l *load) open(ctx context.Context, rate float64, n, connections int) []obs
 		calls.Wait()
 		close(answered)
 	}()
-	timer := time.NewTimer(drainTimeout)
+	timer := time.NewTimer(l.timeout)
 	defer timer.Stop()
 	select {
 	case <-answered:
@@ -101,7 +101,7 @@ func (l *load) open(ctx context.Context, rate float64, n, connections int) []obs
 }
 
 // take gives a call to an idle connection, or to a fresh one that the caller has to run, or keeps it.
-func (l *lane) take(j job, t *target) (w *worker, fresh bool) {
+func (l *lane) take(j job) (w *worker, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if last := len(l.idle) - 1; last >= 0 {
@@ -111,7 +111,7 @@ func (l *lane) take(j job, t *target) (w *worker, fresh bool) {
 	}
 	if l.workers < l.most {
 		l.workers++
-		return &worker{newConn(t), make(chan job, 1)}, true
+		return &worker{newConn(l.target, l.timeout), make(chan job, 1)}, true
 	}
 	l.waiting = append(l.waiting, j)
 	return nil, false
@@ -155,7 +155,7 @@ func (l *load) closed(ctx context.Context, connections int, duration time.Durati
 	start := time.Now()
 	for i := range connections {
 		all.Go(func() {
-			c := newConn(l.targets[i%len(l.targets)])
+			c := newConn(l.targets[i%len(l.targets)], l.timeout)
 			defer c.close()
 			for n := i; ctx.Err() == nil; n += connections {
 				at := time.Since(start)

@@ -34,6 +34,8 @@ type Options struct {
 	Words int
 	// PromptBytes is the length of the prompt.
 	PromptBytes int
+	// CallTimeout is the longest time that a call may take; 0: three times the duration, 10 s at least and 60 s at most.
+	CallTimeout time.Duration
 	// Progress, if not nil, is told what goes on, about once a second.
 	Progress func(text string)
 }
@@ -112,6 +114,18 @@ func (o *Options) rates() []float64 {
 		return []float64{0}
 	}
 	return o.Rates
+}
+
+const (
+	leastCallTimeout = 10 * time.Second
+	mostCallTimeout  = time.Minute
+)
+
+func (o *Options) callTimeout() time.Duration {
+	if o.CallTimeout > 0 {
+		return o.CallTimeout
+	}
+	return min(max(3*o.Duration, leastCallTimeout), mostCallTimeout)
 }
 
 func title(replicas int, rate float64, connections int) string {
@@ -381,7 +395,7 @@ func (o *Options) load(urls []string, keys []secret.String, model string) (*load
 	if err != nil {
 		return nil, err
 	}
-	l := &load{stream: o.Stream, caller: func(n int) int {
+	l := &load{stream: o.Stream, timeout: o.callTimeout(), caller: func(n int) int {
 		if n%everyBudget == everyBudget-1 {
 			return min(budgetCaller, len(keys)-1)
 		}
@@ -424,7 +438,7 @@ func (o *Options) send(ctx context.Context, s *Sample, l *load, rate float64, na
 			}
 		}
 	}()
-	s.Stream, s.Offered = o.Stream, rate
+	s.Stream, s.Offered, s.CallTimeout = o.Stream, rate, o.callTimeout().Seconds()
 	var observed []observation
 	if rate == 0 {
 		s.Connections = o.Connections

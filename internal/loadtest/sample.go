@@ -30,6 +30,8 @@ type Sample struct {
 	Connections int     `json:"connections"` // closed loop: all of them; open loop: at most so many
 	Stream      bool    `json:"stream"`
 	Script      string  `json:"script,omitempty"` // what the upstream does
+	// CallTimeout is the longest time that a call might take, in seconds; 0: nobody has noted it.
+	CallTimeout float64 `json:"call_timeout_s,omitempty"`
 	// Requests were due in the sample; Observations is of how many the end is known.
 	Requests     int `json:"requests"`
 	Observations int `json:"observations"`
