@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tollgate-gateway/tollgate/governance"
 )
 
 const (
@@ -14,6 +16,38 @@ const (
 	maxErrorShown = 2 << 10        // bytes of its text that a caller may read
 	maxRetryAfter = 24 * time.Hour // a longer wait is as good as none
 )
+
+// Classify applies the contract's error table to what an upstream said: 401, 402 and 403 are about our account, as is what
+// account says to be; every other refusal is the caller's to see. Server errors and rates may fare better at another target,
+// faults of the request may not. wait is the upstream's hint when to try again.
+func Classify(status int, said Said, account bool, wait time.Duration) Failure {
+	f := Failure{Public: said.Message, RetryAfter: wait}
+	if f.Public == "" {
+		f.Public = "The provider refused the request."
+	}
+	ours := func(code governance.Code, public string) Failure {
+		return Failure{Code: code, Public: public, OurFault: true, TryNext: true, RetryAfter: wait}
+	}
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return ours(governance.CodeUpstreamAuthFailed, "The provider does not accept the gateway's credential.")
+	case status == http.StatusPaymentRequired || account:
+		return ours(governance.CodeUpstreamQuota, "The gateway's account at the provider is exhausted.")
+	case status < http.StatusBadRequest: // a redirect, which is never followed
+		f.Code, f.Public, f.TryNext = governance.CodeUpstreamInvalid, "The provider's answer could not be understood.", true
+	case status == http.StatusTooManyRequests:
+		f.Code, f.TryNext = governance.CodeRateLimitExceeded, true
+	case status == http.StatusRequestEntityTooLarge:
+		f.Code = governance.CodePayloadTooLarge
+	case status == http.StatusRequestTimeout || status == http.StatusGatewayTimeout:
+		f.Code, f.TryNext = governance.CodeUpstreamTimeout, true
+	case status >= http.StatusInternalServerError:
+		f.Code, f.TryNext = governance.CodeUpstreamAborted, true
+	default:
+		f.Code = governance.CodeInvalidRequest
+	}
+	return f
+}
 
 // Said is what an upstream says about a failure, whatever the shape.
 type Said struct {

@@ -48,6 +48,9 @@ type Upstream struct {
 	BaseURL    string
 	Model      string
 	Credential secret.String
+	// ClientQuery is the query of the client's own request. As of its headers, only what is on the provider's allow-list goes
+	// on.
+	ClientQuery string
 }
 
 // Failure is an upstream's refusal in our words.
@@ -73,7 +76,10 @@ type Meter interface {
 type Facts struct {
 	Usage    governance.Usage
 	HasUsage bool // a valid usage was seen, explicit zeros included
-	Terminal bool // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
+	// PromptUsage says that what was seen so far counts the prompt alone: Usage has it, and HasUsage is still false. Dialects
+	// that report the prompt ahead of the answer have it.
+	PromptUsage bool
+	Terminal    bool // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
 	// Finished says that every choice seen has its finish reason: a clean end after that is terminal too (ruling 30), a
 	// broken connection is not.
 	Finished  bool

@@ -4,46 +4,17 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
-const genericFailure = "The provider refused the request."
-
-// Classify implements providers.Provider by the contract's error table: 401, 402, 403 and an exhausted quota are about our
-// account; every other refusal is the caller's to see. Server errors and rates may fare better at another target, faults
-// of the request may not. An error that came with status 200 is read by its own code and type.
+// Classify implements providers.Provider. An error that came with status 200 is read by its own code and type.
 func (Provider) Classify(status int, h http.Header, body []byte) providers.Failure {
 	said := providers.ReadError(body)
 	if status >= 200 && status <= 299 {
 		status = statusOf(said)
 	}
-	f := providers.Failure{Public: said.Message, RetryAfter: providers.RetryAfter(h)}
-	if f.Public == "" {
-		f.Public = genericFailure
-	}
-	ours := func(code governance.Code, public string) providers.Failure {
-		return providers.Failure{Code: code, Public: public, OurFault: true, TryNext: true, RetryAfter: f.RetryAfter}
-	}
-	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return ours(governance.CodeUpstreamAuthFailed, "The provider does not accept the gateway's credential.")
-	case status == http.StatusPaymentRequired || status == http.StatusTooManyRequests && aboutAccount(said):
-		return ours(governance.CodeUpstreamQuota, "The gateway's account at the provider is exhausted.")
-	case status < 400: // a redirect, which is never followed
-		f.Code, f.Public, f.TryNext = governance.CodeUpstreamInvalid, "The provider's answer could not be understood.", true
-	case status == http.StatusTooManyRequests:
-		f.Code, f.TryNext = governance.CodeRateLimitExceeded, true
-	case status == http.StatusRequestEntityTooLarge:
-		f.Code = governance.CodePayloadTooLarge
-	case status == http.StatusRequestTimeout || status == http.StatusGatewayTimeout:
-		f.Code, f.TryNext = governance.CodeUpstreamTimeout, true
-	case status >= 500:
-		f.Code, f.TryNext = governance.CodeUpstreamAborted, true
-	default:
-		f.Code = governance.CodeInvalidRequest
-	}
-	return f
+	account := status == http.StatusTooManyRequests && aboutAccount(said)
+	return providers.Classify(status, said, account, providers.RetryAfter(h))
 }
 
 // aboutAccount reports whether a 429 is about what our account may spend and not about its rate.
