@@ -178,17 +178,15 @@ BEGIN
         m.next_xmax := pg_current_xact_id();
         m.next_seq := drawn;
     END IF;
-    top := pg_snapshot_xmin(seen);
-    IF m.epoch < present THEN
-        -- Nothing of an earlier epoch is running any more.
-        top := '18446744073709551615';
-        IF NOT EXISTS (SELECT FROM ledger.rows AS r WHERE r.seq > m.floor_seq AND r.epoch = m.epoch AND r.xid >= m.until_xid) THEN
-            m.epoch := present;
-            m.until_xid := '0';
-            m.next_xmax := '0';
-            top := pg_snapshot_xmin(seen);
-        END IF;
+    IF m.epoch < present
+       AND NOT EXISTS (SELECT FROM ledger.rows AS r WHERE r.seq > m.floor_seq AND r.epoch = m.epoch AND r.xid >= m.until_xid) THEN
+        -- To the next epoch that has rows: a database may have been restored twice in a row.
+        m.epoch := least(present, (SELECT min(r.epoch) FROM ledger.rows AS r WHERE r.seq > m.floor_seq AND r.epoch > m.epoch));
+        m.until_xid := '0';
+        m.next_xmax := '0';
     END IF;
+    -- Nothing of an earlier epoch is running any more.
+    top := CASE WHEN m.epoch < present THEN '18446744073709551615' ELSE pg_snapshot_xmin(seen) END;
 
     bound := top;
     SELECT r.xid INTO cut FROM ledger.rows AS r

@@ -208,6 +208,40 @@ func TestSeal_OneReplicaMakesEachBlock(t *testing.T) {
 	b.clean()
 }
 
+// Rows that come while others are sealed are left to the next call: under load there are always some, and a call that went on
+// for them would never end.
+func TestSeal_EndsUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	q, p := tokens(1, 1)
+	seed := b.add(line{q: q, p: p})
+	ctx, cancel := context.WithCancel(t.Context())
+	var load errgroup.Group
+	for range 2 {
+		load.Go(func() error {
+			for ctx.Err() == nil {
+				_, err := b.pool.Exec(t.Context(), `INSERT INTO ledger.rows SELECT (jsonb_populate_record(r, jsonb_build_object(
+					'attempt_id', gen_random_uuid(), 'xid', pg_current_xact_id()::text, 'seq', nextval('ledger.row_seq')))).*
+					FROM ledger.rows AS r WHERE r.attempt_id = $1`, seed.id)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	u := NewUpkeep(b.pool)
+	for range 10 {
+		blocks, err := u.Seal(t.Context())
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(blocks), 1)
+	}
+	cancel()
+	require.NoError(t, load.Wait())
+	b.seal()
+	b.clean()
+}
+
 // Blocks have a size, and a transaction is never divided between two.
 func TestSeal_DividesLongHistoriesBetweenTransactions(t *testing.T) {
 	t.Parallel()
@@ -231,7 +265,8 @@ func TestSeal_DividesLongHistoriesBetweenTransactions(t *testing.T) {
 	b.clean()
 }
 
-// A database that was restored elsewhere counts its transactions anew. What was written before is sealed first.
+// A database that was restored elsewhere counts its transactions anew. What was written before is sealed first, also where the
+// same happened again before anything was sealed.
 func TestSeal_GoesOnInANewEpoch(t *testing.T) {
 	t.Parallel()
 	b := openBook(t)
@@ -241,14 +276,19 @@ func TestSeal_GoesOnInANewEpoch(t *testing.T) {
 	b.exec("UPDATE ledger.seal_mark SET until_xid = '900000000', next_xmax = '900000000'")
 	old := b.add(line{q: q, p: p})
 	b.plant("UPDATE ledger.rows SET xid = '900000005' WHERE attempt_id = $1", old.id)
-	b.exec("UPDATE ledger.state SET epoch = 2")
+	between := b.add(line{q: q, p: p})
+	b.plant("UPDATE ledger.rows SET epoch = 3, xid = '800000000' WHERE attempt_id = $1", between.id)
+	b.exec("UPDATE ledger.state SET epoch = 4")
 	fresh := b.add(line{q: q, p: p})
-	b.plant("UPDATE ledger.rows SET epoch = 2 WHERE attempt_id = $1", fresh.id)
+	b.plant("UPDATE ledger.rows SET epoch = 4 WHERE attempt_id = $1", fresh.id)
 	b.seal()
 	var epochs string
 	b.scan("SELECT string_agg(epoch::text, ' ' ORDER BY number) FROM ledger.blocks", &epochs)
-	require.Equal(t, "1 1 2", epochs)
-	require.Len(t, b.allRows(t.Context(), governance.SpendFilter{}, 2), 3)
+	require.Equal(t, "1 1 3 4", epochs)
+	require.Len(t, b.allRows(t.Context(), governance.SpendFilter{}, 2), 4)
+	sums, err := b.Summary(t.Context(), governance.SpendFilter{}, nil)
+	require.NoError(t, err)
+	require.Equal(t, int64(4), sums[0].Requests, "none is below the mark and in no roll-up")
 }
 
 // I14, I17: whoever changes what was sealed is found, also one who owns the database and switches its triggers off.
