@@ -34,6 +34,7 @@ type Demand struct {
 	DeclaredBy  string // the member that says so; "": none does
 	Outputs     int64  // how many outputs: prompts × max(n, best_of)
 	NoOutput    bool   // the route makes no output tokens (embeddings, moderations, count_tokens)
+	Costless    bool   // no provider charges for the route (count_tokens, ruling 29)
 	CacheWrites bool   // the prompt asks the provider to cache parts of it
 	Images      bool   // the prompt has images
 	Audio       bool   // the prompt has audio
@@ -61,7 +62,7 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 		d.NoOutput, d.Outputs = true, 0
 		return d, nil
 	case RouteCountTokens: // one request and nothing else (ruling 29)
-		return Demand{NoOutput: true, Version: jsonedit.EstimatorVersion}, nil
+		return Demand{NoOutput: true, Costless: true, Version: jsonedit.EstimatorVersion}, nil
 	case RouteChat:
 		limits = []string{"max_tokens", "max_completion_tokens"}
 		d.Outputs, err = outputs(body, 1, "n")
@@ -193,7 +194,7 @@ func (d *Demand) Cost(t *Target, policy ReservePolicy) (money.Nano, error) {
 			Public: "The model has no price for what this request uses, and a budget applies to it. Ask your administrator to price it.",
 		}
 	}
-	if t.Price.Free {
+	if d.Costless || t.Price.Free {
 		return 0, nil
 	}
 	cost, err := t.Price.Ceiling(d, d.Output(t, policy))
@@ -234,6 +235,9 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	var e Estimate
 	e.Quantities[UnitInput] = d.Input
 	e.Quantities[UnitOutput] = output
+	if d.Costless {
+		return e, nil
+	}
 	e.Quantities[UnitRequest] = 1
 	if output > MaxAmount {
 		return Estimate{}, d.tooMuch(nil)
@@ -252,6 +256,9 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 // Unpriced reports whether t's price lacks what the request uses: the price of input, or that of output where the route
 // makes any, in any of its tiers. Zero is no price; a model that costs nothing is Free.
 func (d *Demand) Unpriced(t *Target) bool {
+	if d.Costless {
+		return false
+	}
 	if t.Price == nil {
 		return true
 	}

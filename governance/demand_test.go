@@ -55,9 +55,30 @@ func TestDemandOf(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, governance.Demand{
 				Input: tc.input, Declared: tc.declared, DeclaredBy: d.DeclaredBy, Outputs: tc.outputs,
-				NoOutput: tc.noOutput, CacheWrites: tc.writes, Version: jsonedit.EstimatorVersion,
+				NoOutput: tc.noOutput, Costless: tc.route == governance.RouteCountTokens, CacheWrites: tc.writes, Version: jsonedit.EstimatorVersion,
 			}, d)
 		})
+	}
+}
+
+// Counting tokens is one request and costs nothing, whatever its target's price is, or whether it has one.
+func TestRuling29_CountingTokensCostsNothing(t *testing.T) {
+	t.Parallel()
+	d, err := demandOf(t, governance.RouteCountTokens, `{"messages":[{"content":"abc"}]}`)
+	require.NoError(t, err)
+	priced := target()
+	priced.Price.Tiers[0].Prices[governance.UnitRequest] = 5_000_000_000_000
+	for _, tgt := range []*governance.Target{priced, {}} {
+		require.False(t, d.Unpriced(tgt))
+		e, err := d.Estimate(tgt, nil)
+		require.NoError(t, err)
+		require.Equal(t, governance.Estimate{}, e)
+		cost, err := d.Amount(&governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricCost}, tgt)
+		require.NoError(t, err)
+		require.Zero(t, cost)
+		requests, err := d.Amount(&governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests}, tgt)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, requests)
 	}
 }
 

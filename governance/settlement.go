@@ -39,7 +39,9 @@ type Ending struct {
 	Blocked    bool // a guardrail withheld the answer
 	Cut        bool // Tollgate ended the answer, e.g. at shutdown
 
-	Usage       *Usage        // last one that the provider reported; nil: none, or one that makes no sense
+	Usage *Usage // last one that the provider reported; nil: none, or one that makes no sense
+	// Prompt is what the provider reported of the prompt alone, ahead of an answer whose own usage never came; nil: nothing.
+	Prompt      *Usage
 	OutputBytes int64         // of text, reasoning and tool arguments that came from the upstream
 	Generating  time.Duration // from the request's last byte to the end
 	OutputRate  int64         // the target's p95 in tokens per second; 0: not measured yet
@@ -63,7 +65,7 @@ func (e *Ending) Settlement() Settlement {
 	case e.Refused && !e.FirstByte:
 		return e.nothing()
 	}
-	usage := e.credibleUsage()
+	usage := credible(e.Usage)
 	switch {
 	case e.Terminal && usage != nil:
 		return e.reported(e.endedBy(), usage, UsageProvider, BasisActual)
@@ -124,17 +126,17 @@ func (e *Ending) endedBy() Outcome {
 	}
 }
 
-// credibleUsage returns the reported usage unless it has a count that no answer can have.
-func (e *Ending) credibleUsage() *Usage {
-	if e.Usage == nil {
+// credible returns a reported usage unless it has a count that no answer can have.
+func credible(u *Usage) *Usage {
+	if u == nil {
 		return nil
 	}
-	for _, n := range e.Usage.Quantities {
+	for _, n := range u.Quantities {
 		if n < 0 || n > MaxTokens {
 			return nil
 		}
 	}
-	return e.Usage
+	return u
 }
 
 // nothing settles an upstream error before any byte: the request counts, nothing else does.
@@ -155,7 +157,8 @@ func (e *Ending) reported(o Outcome, u *Usage, source UsageSource, rate Basis) S
 	return e.booked(o, source, q, u.ServiceTier, rate)
 }
 
-// estimated settles to the prompt's estimate and what the answer must have taken so far, within the reservation.
+// estimated settles to the prompt and what the answer must have taken so far, within the reservation. The prompt counts as
+// the provider reported it, even beyond the reservation, and as estimated where it did not.
 func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	output := (max(e.OutputBytes, 0) + bytesPerToken - 1) / bytesPerToken
 	if !e.Terminal {
@@ -164,9 +167,13 @@ func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	reserved := &e.Reserved.Quantities
 	var q Quantities
 	q[UnitInput] = reserved.InputTokens()
-	q[UnitOutput] = min(output, reserved.OutputTokens())
+	tier := ""
+	if prompt := credible(e.Prompt); prompt != nil {
+		q, tier = prompt.Quantities, prompt.ServiceTier
+	}
+	q[UnitOutput] += min(output, reserved.OutputTokens())
 	q[UnitRequest] = min(1, reserved[UnitRequest])
-	return e.booked(o, UsageEstimate, q, "", rate)
+	return e.booked(o, UsageEstimate, q, tier, rate)
 }
 
 // Generated is how many tokens a target may have made in a time, shown or not. rate is its p95 in tokens per second; 0: it

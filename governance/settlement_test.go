@@ -91,6 +91,21 @@ func TestF026_F056_SettlementMatrix(t *testing.T) {
 			want{governance.OutcomeComplete, governance.UsageEstimate, 100, 34, hold, hold, actual, false},
 		},
 		{
+			"client left, the prompt's usage known",
+			with(begun, func(e *governance.Ending) { e.ClientLeft = true; e.Prompt = usage(45, 0); e.OutputBytes = 100 }),
+			want{governance.OutcomeClientLeft, governance.UsageEstimate, 45, 34, hold, actual, actual, false},
+		},
+		{
+			"died, the prompt's usage known and larger than estimated",
+			with(begun, func(e *governance.Ending) { e.Prompt = usage(450, 0); e.OutputBytes = 100 }),
+			want{governance.OutcomeUpstreamAborted, governance.UsageEstimate, 450, 34, hold, hold, actual, false},
+		},
+		{
+			"died, the prompt's usage absurd",
+			with(begun, func(e *governance.Ending) { e.Prompt = usage(-45, 0); e.OutputBytes = 100 }),
+			want{governance.OutcomeUpstreamAborted, governance.UsageEstimate, 100, 34, hold, hold, actual, false},
+		},
+		{
 			"complete, usage absurd",
 			with(whole, func(e *governance.Ending) { e.Usage = usage(1, math.MaxInt64); e.OutputBytes = 100 }),
 			want{governance.OutcomeComplete, governance.UsageEstimate, 100, 34, hold, hold, actual, false},
@@ -271,6 +286,19 @@ func TestSettlementOfWhatCannotBePricedKeepsTheReservation(t *testing.T) {
 	require.Equal(t, e.Reserved.Cost, s.Cost)
 }
 
+// What was read from a cache before the client left is not booked at the price of fresh input.
+func TestF004_APromptWhoseUsageIsKnownIsNotEstimated(t *testing.T) {
+	t.Parallel()
+	prompt := usage(45, 0)
+	prompt.Quantities[governance.UnitCacheRead] = 20_000
+	e := governance.Ending{
+		Written: true, FirstByte: true, ClientLeft: true, Price: price(), Prompt: prompt, OutputBytes: 30, Reserved: reserved(t, 30_000, 500),
+	}
+	s := e.Settlement()
+	require.Equal(t, "0.006285", s.Cost.String(), "45 fresh and 20,000 cached tokens, and 10 of the answer")
+	require.Equal(t, governance.UsageEstimate, s.Source)
+}
+
 func TestSettlementCountsTheFeePerCall(t *testing.T) {
 	t.Parallel()
 	p := price()
@@ -311,6 +339,9 @@ func TestSettlementProperties(t *testing.T) {
 				e.Usage.Quantities[u] = count.Draw(t, "quantity")
 			}
 		}
+		if flag.Draw(t, "prompt") {
+			e.Prompt = usage(count.Draw(t, "prompt input"), 0)
+		}
 
 		s := e.Settlement()
 		for _, n := range s.Quantities {
@@ -320,7 +351,7 @@ func TestSettlementProperties(t *testing.T) {
 		cost, err := governance.CostAt(&s.Quantities, &s.Prices)
 		require.NoError(t, err)
 		require.Equal(t, cost, s.Cost, "a row is recomputed from itself")
-		if s.Source == governance.UsageEstimate && e.Usage == nil || s.Source == governance.UsageReservation {
+		if s.Source == governance.UsageEstimate && e.Usage == nil && e.Prompt == nil || s.Source == governance.UsageReservation {
 			require.LessOrEqual(t, s.Cost, e.Reserved.Cost)
 			require.LessOrEqual(t, s.Quantities.Tokens(), e.Reserved.Quantities.Tokens())
 		}
