@@ -25,9 +25,12 @@ type statement struct {
 }
 
 var (
-	header    = regexp.MustCompile(`(?m)^-- name: ([a-z_]+)$`)
+	header    = regexp.MustCompile(`(?m)^-- (name|part): ([a-z_]+)$`)
 	comment   = regexp.MustCompile(`(?m)--.*$`)
 	parameter = regexp.MustCompile(`@([a-z_0-9]+)`)
+	// insertion is the place of a part in a statement: {narrow r} is the part narrow, whose table x is called r there.
+	insertion = regexp.MustCompile(`\{([a-z_]+)(?: ([a-z]+))?\}`)
+	partTable = regexp.MustCompile(`\bx\.`)
 )
 
 // mustRead panics on a fault, since the files are part of the program.
@@ -36,7 +39,7 @@ func mustRead(files fs.FS) map[string]statement {
 	if err != nil {
 		panic(err)
 	}
-	all := make(map[string]statement)
+	texts := map[string]map[string]string{"name": {}, "part": {}}
 	for _, name := range names {
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
@@ -48,19 +51,36 @@ func mustRead(files fs.FS) map[string]statement {
 			if i+1 < len(heads) {
 				end = heads[i+1][0]
 			}
-			title := string(text[h[2]:h[3]])
-			if _, twice := all[title]; twice {
-				panic("statement " + title + " stands twice")
+			kind, title := string(text[h[2]:h[3]]), string(text[h[4]:h[5]])
+			if _, twice := texts[kind][title]; twice {
+				panic(kind + " " + title + " stands twice")
 			}
 			body := strings.TrimSpace(comment.ReplaceAllString(string(text[h[1]:end]), ""))
-			s := statement{text: strings.TrimSuffix(body, ";"), params: make(map[string]bool)}
-			for _, p := range parameter.FindAllStringSubmatch(s.text, -1) {
-				s.params[p[1]] = true
-			}
-			all[title] = s
+			texts[kind][title] = strings.TrimSuffix(body, ";")
 		}
 	}
+	all := make(map[string]statement, len(texts["name"]))
+	for title, text := range texts["name"] {
+		s := statement{text: mustInsert(text, texts["part"]), params: make(map[string]bool)}
+		for _, p := range parameter.FindAllStringSubmatch(s.text, -1) {
+			s.params[p[1]] = true
+		}
+		all[title] = s
+	}
 	return all
+}
+
+// mustInsert puts parts where a statement names them. What it names and does not get would be no SQL, so that no filter can
+// be lost.
+func mustInsert(text string, parts map[string]string) string {
+	return insertion.ReplaceAllStringFunc(text, func(place string) string {
+		names := insertion.FindStringSubmatch(place)
+		part, ok := parts[names[1]]
+		if !ok {
+			panic("no part " + names[1])
+		}
+		return partTable.ReplaceAllString(part, names[2]+".")
+	})
 }
 
 // args are named arguments. A statement takes those that it names; one that it names and does not get is an error.

@@ -27,10 +27,19 @@ func TestStatementsArePrepared(t *testing.T) {
 	}
 }
 
-func TestStatementsHaveNoParts(t *testing.T) {
+func TestStatementsAreOneEach(t *testing.T) {
 	t.Parallel()
 	for name, s := range statements {
 		require.NotContains(t, s.text, ";", "%s holds more than one statement", name)
 		require.NotEmpty(t, strings.TrimSpace(s.text), name)
 	}
+}
+
+// A part that is missing is no part that is left out.
+func TestParts_AreInsertedForATable(t *testing.T) {
+	t.Parallel()
+	parts := map[string]string{"owned": "x.owner = @owner AND ax.b = x.b", "all": "true"}
+	require.Equal(t, "SELECT WHERE r.owner = @owner AND ax.b = r.b AND true", mustInsert("SELECT WHERE {owned r} AND {all}", parts))
+	require.Equal(t, "coalesce(tags, '{}')", mustInsert("coalesce(tags, '{}')", parts))
+	require.PanicsWithValue(t, "no part owed", func() { mustInsert("SELECT WHERE {owed r}", parts) })
 }

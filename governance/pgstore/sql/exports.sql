@@ -16,18 +16,10 @@ SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.blocks AS b
 JOIN ledger.rows AS r ON r.epoch = b.epoch AND r.xid >= b.from_xid AND r.xid < b.until_xid
 WHERE b.number = @block::bigint AND r.seq >= @low::bigint AND r.seq < @high::bigint
-  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-  AND (@model_name::text = '' OR r.model = @model_name::text)
-  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND {narrow r}
   AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
   AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
-  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND {settled r}
 ORDER BY r.seq;
 
 -- name: export_unsealed
@@ -36,15 +28,7 @@ SELECT count(*)
 FROM ledger.rows AS r
 WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
   AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
-  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-  AND (@model_name::text = '' OR r.model = @model_name::text)
-  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+  AND {narrow r}
   AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
   AND (@request::text = '' OR r.request_id = nullif(@request::text, '')::uuid)
-  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz);
+  AND {settled r};

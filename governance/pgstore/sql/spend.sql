@@ -1,4 +1,59 @@
 -- Lists and sums of the ledger, for people. Rows are never changed, so a page may be found first and read then.
+--
+-- What several statements need to say alike is a part: {narrow r} is the part "narrow", about the table r.
+
+-- part: narrow
+-- What a filter leaves of the rows of a table, or of the lines of a roll-up.
+(@organization::bigint = 0 OR x.organization_id = @organization::bigint)
+  AND (@team::bigint = 0 OR x.team_id = @team::bigint)
+  AND (@key::bigint = 0 OR x.key_id = @key::bigint)
+  AND (@user::bigint = 0 OR x.user_id = @user::bigint)
+  AND (@model::bigint = 0 OR x.model_id = @model::bigint)
+  AND (@model_name::text = '' OR x.model = @model_name::text)
+  AND (NOT @by_target::boolean OR x.target_id = ANY (@targets::bigint[]))
+  AND (@provider_name::text = '' OR x.provider = @provider_name::text)
+
+-- part: settled
+-- What a period leaves of the rows of a table.
+(@from::timestamptz IS NULL OR x.settled_at >= @from::timestamptz)
+  AND (@to::timestamptz IS NULL OR x.settled_at < @to::timestamptz)
+
+-- part: piece
+-- A row as a piece of a summary.
+x.organization_id, x.team_id, x.key_id, x.user_id, x.model, x.provider, x.settled_at AS at, x.cost,
+    (x.kind IN ('usage', 'expiry'))::int AS requests,
+    ledger.used(7::smallint, x.quantities, 0) AS input_tokens, ledger.used(8::smallint, x.quantities, 0) AS output_tokens
+
+-- part: summed
+-- The groups of a summary, made of its pieces. Ids group; names are today's.
+SELECT coalesce(o.public_id, '') AS organization, coalesce(o.name, '') AS organization_name,
+    coalesce(t.public_id, '') AS team, coalesce(t.name, '') AS team_name,
+    coalesce(k.public_id, '') AS key, coalesce(k.name, '') AS key_name,
+    coalesce(u.public_id, '') AS user_id, coalesce(u.name, '') AS user_name, g.model, g.provider,
+    coalesce(to_char(g.day, 'YYYY-MM-DD'), '') AS day,
+    coalesce(to_char(g.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), '') AS hour,
+    g.cost, g.requests, g.input_tokens, g.output_tokens
+FROM (
+    SELECT
+        CASE WHEN 'organization' = ANY (@by::text[]) THEN p.organization_id END AS organization_id,
+        CASE WHEN 'team' = ANY (@by::text[]) THEN p.team_id END AS team_id,
+        CASE WHEN 'key' = ANY (@by::text[]) THEN p.key_id END AS key_id,
+        CASE WHEN 'user' = ANY (@by::text[]) THEN p.user_id END AS user_id,
+        CASE WHEN 'model' = ANY (@by::text[]) THEN p.model ELSE '' END AS model,
+        CASE WHEN 'provider' = ANY (@by::text[]) THEN p.provider ELSE '' END AS provider,
+        CASE WHEN 'day' = ANY (@by::text[]) THEN (p.at AT TIME ZONE @zone::text)::date END AS day,
+        CASE WHEN 'hour' = ANY (@by::text[]) THEN date_trunc('hour', p.at, @zone::text) END AS hour,
+        sum(p.cost)::bigint AS cost, sum(p.requests)::bigint AS requests,
+        sum(p.input_tokens)::bigint AS input_tokens, sum(p.output_tokens)::bigint AS output_tokens
+    FROM pieces AS p
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+    LIMIT @count::bigint
+) AS g
+LEFT JOIN tollgate.organizations AS o ON o.id = g.organization_id
+LEFT JOIN tollgate.teams AS t ON t.id = g.team_id
+LEFT JOIN tollgate.virtual_keys AS k ON k.id = g.key_id
+LEFT JOIN tollgate.users AS u ON u.id = g.user_id
+ORDER BY g.day, g.hour, g.cost DESC, 1, 3, 5, 7, g.model, g.provider
 
 -- name: spend_filter
 -- Row numbers of what a filter names; 0: not named, -1: there is none. A team, key or user tells its organization, by
@@ -50,16 +105,8 @@ SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.rows AS r
 WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
   AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
-  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-  AND (@model_name::text = '' OR r.model = @model_name::text)
-  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND {narrow r}
+  AND {settled r}
   AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
 ORDER BY r.settled_at DESC, r.seq DESC
 LIMIT @count::bigint;
@@ -68,14 +115,7 @@ LIMIT @count::bigint;
 -- The newest days that have sealed rows of a filter, before an instant.
 SELECT d.day AS start, sum(d.rows)::bigint AS rows
 FROM ledger.days AS d
-WHERE (@organization::bigint = 0 OR d.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR d.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR d.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR d.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR d.model_id = @model::bigint)
-  AND (@model_name::text = '' OR d.model = @model_name::text)
-  AND (NOT @by_target::boolean OR d.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR d.provider = @provider_name::text)
+WHERE {narrow d}
   AND (@from::timestamptz IS NULL OR d.day > @from::timestamptz - interval '1 day')
   AND (@until::timestamptz IS NULL OR d.day < @until::timestamptz)
 GROUP BY d.day
@@ -86,14 +126,7 @@ LIMIT @spans::bigint;
 -- The newest hours that have sealed rows of a filter, before an instant and from a day on.
 SELECT h.hour AS start, sum(h.rows)::bigint AS rows
 FROM ledger.hours AS h
-WHERE (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR h.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR h.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR h.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR h.model_id = @model::bigint)
-  AND (@model_name::text = '' OR h.model = @model_name::text)
-  AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+WHERE {narrow h}
   AND h.hour >= @since::timestamptz
   AND (@from::timestamptz IS NULL OR h.hour > @from::timestamptz - interval '1 hour')
   AND (@until::timestamptz IS NULL OR h.hour < @until::timestamptz)
@@ -108,14 +141,7 @@ SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM (
     SELECT h.hour, h.organization_id, h.key_id, min(h.first_id::text)::uuid AS first_id, max(h.last_id::text)::uuid AS last_id
     FROM ledger.hours AS h
-    WHERE (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
-      AND (@model_name::text = '' OR h.model = @model_name::text)
-      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+    WHERE {narrow h}
       AND h.hour > @since::timestamptz - interval '1 hour' AND h.hour < @until::timestamptz
     GROUP BY h.hour, h.organization_id, h.key_id
 ) AS h
@@ -126,16 +152,8 @@ CROSS JOIN LATERAL (
       AND r.settled_at < least(h.hour + interval '1 hour', @until::timestamptz)
       AND r.organization_id = h.organization_id AND r.attempt_id BETWEEN h.first_id AND h.last_id
       AND (r.epoch, r.xid) < (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
-      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-      AND (@model_name::text = '' OR r.model = @model_name::text)
-      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+      AND {narrow r}
+      AND {settled r}
       AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
     ORDER BY r.settled_at DESC, r.seq DESC
     LIMIT @count::bigint
@@ -148,16 +166,8 @@ LIMIT @count::bigint;
 SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.rows AS r
 WHERE r.end_user_id = ANY (@end_users::bigint[]) AND r.end_user_id <> 0
-  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-  AND (@model_name::text = '' OR r.model = @model_name::text)
-  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND {narrow r}
+  AND {settled r}
   AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
 ORDER BY r.settled_at DESC, r.seq DESC
 LIMIT @count::bigint;
@@ -168,16 +178,8 @@ SELECT r.attempt_id, r.kind, r.settled_at, r.seq
 FROM ledger.rows AS r
 WHERE r.request_id = @request::text::uuid AND r.attempt_id >= @from_id::text::uuid
   AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
-  AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-  AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-  AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-  AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-  AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-  AND (@model_name::text = '' OR r.model = @model_name::text)
-  AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-  AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-  AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-  AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+  AND {narrow r}
+  AND {settled r}
   AND (@before_at::timestamptz IS NULL OR (r.settled_at, r.seq) < (@before_at::timestamptz, @before_seq::bigint))
 ORDER BY r.settled_at DESC, r.seq DESC
 LIMIT @count::bigint;
@@ -207,7 +209,7 @@ SELECT id, public_id, scope_type, kind, metric FROM tollgate.limits WHERE id = A
 -- name: spend_summary
 -- Exact sums in one snapshot: whole days and hours from the roll-ups, what is left of hours from sealed rows of the keys
 -- that were at work in them, and the rows that are not sealed. An hour that two days of the zone share is left to the rows. Where no
--- team, key or user matters there are fewer lines to read. Ids group; names are today's.
+-- team, key or user matters there are fewer lines to read.
 WITH span AS MATERIALIZED (
     SELECT f.at AS since, t.at AS until,
         date_trunc('hour', f.at + interval '1 hour' - interval '1 microsecond', 'UTC') AS first_hour,
@@ -243,28 +245,14 @@ WITH span AS MATERIALIZED (
         d.requests AS requests, d.input_tokens AS input_tokens, d.output_tokens AS output_tokens
     FROM ledger.days AS d
     WHERE d.day >= (SELECT s.first_day FROM span AS s) AND d.day < (SELECT s.last_day FROM span AS s)
-      AND (@organization::bigint = 0 OR d.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR d.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR d.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR d.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR d.model_id = @model::bigint)
-      AND (@model_name::text = '' OR d.model = @model_name::text)
-      AND (NOT @by_target::boolean OR d.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR d.provider = @provider_name::text)
+      AND {narrow d}
     UNION ALL
     SELECT h.organization_id, h.team_id, h.key_id, h.user_id, h.model, h.provider, h.hour AS at, h.cost,
         h.requests AS requests, h.input_tokens AS input_tokens, h.output_tokens AS output_tokens
     FROM sums AS h
     WHERE h.hour >= (SELECT s.first_hour FROM span AS s) AND h.hour < (SELECT least(s.first_day, s.last_hour) FROM span AS s)
       AND h.hour <> ALL (ARRAY(SELECT x.hour FROM shared AS x))
-      AND (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
-      AND (@model_name::text = '' OR h.model = @model_name::text)
-      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+      AND {narrow h}
     UNION ALL
     SELECT h.organization_id, h.team_id, h.key_id, h.user_id, h.model, h.provider, h.hour AS at, h.cost,
         h.requests AS requests, h.input_tokens AS input_tokens, h.output_tokens AS output_tokens
@@ -272,30 +260,15 @@ WITH span AS MATERIALIZED (
     WHERE h.hour >= (SELECT greatest(s.last_day, least(s.first_day, s.last_hour)) FROM span AS s)
       AND h.hour < (SELECT s.last_hour FROM span AS s)
       AND h.hour <> ALL (ARRAY(SELECT x.hour FROM shared AS x))
-      AND (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
-      AND (@model_name::text = '' OR h.model = @model_name::text)
-      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+      AND {narrow h}
     UNION ALL
-    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
-        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    SELECT {piece r}
     FROM gaps AS x
     CROSS JOIN LATERAL (
         SELECT h.organization_id, h.key_id, min(h.first_id::text)::uuid AS first_id, max(h.last_id::text)::uuid AS last_id
         FROM ledger.hours AS h
         WHERE h.hour = date_trunc('hour', x.lo, 'UTC')
-          AND (@organization::bigint = 0 OR h.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR h.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR h.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR h.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR h.model_id = @model::bigint)
-      AND (@model_name::text = '' OR h.model = @model_name::text)
-      AND (NOT @by_target::boolean OR h.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR h.provider = @provider_name::text)
+          AND {narrow h}
         GROUP BY h.organization_id, h.key_id
     ) AS k
     CROSS JOIN LATERAL (
@@ -305,119 +278,31 @@ WITH span AS MATERIALIZED (
         OFFSET 0 -- each key by its index
     ) AS r
     WHERE (r.epoch, r.xid) < (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
-      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-      AND (@model_name::text = '' OR r.model = @model_name::text)
-      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
+      AND {narrow r}
     UNION ALL
-    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
-        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    SELECT {piece r}
     FROM ledger.rows AS r
     WHERE r.seq > (SELECT s.floor_seq FROM ledger.seal_mark AS s)
       AND (r.epoch, r.xid) >= (SELECT s.epoch, s.until_xid FROM ledger.seal_mark AS s)
-      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-      AND (@model_name::text = '' OR r.model = @model_name::text)
-      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+      AND {narrow r}
+      AND {settled r}
 )
-SELECT coalesce(o.public_id, '') AS organization, coalesce(o.name, '') AS organization_name,
-    coalesce(t.public_id, '') AS team, coalesce(t.name, '') AS team_name,
-    coalesce(k.public_id, '') AS key, coalesce(k.name, '') AS key_name,
-    coalesce(u.public_id, '') AS user_id, coalesce(u.name, '') AS user_name, g.model, g.provider,
-    coalesce(to_char(g.day, 'YYYY-MM-DD'), '') AS day,
-    coalesce(to_char(g.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), '') AS hour,
-    g.cost, g.requests, g.input_tokens, g.output_tokens
-FROM (
-    SELECT
-        CASE WHEN 'organization' = ANY (@by::text[]) THEN p.organization_id END AS organization_id,
-        CASE WHEN 'team' = ANY (@by::text[]) THEN p.team_id END AS team_id,
-        CASE WHEN 'key' = ANY (@by::text[]) THEN p.key_id END AS key_id,
-        CASE WHEN 'user' = ANY (@by::text[]) THEN p.user_id END AS user_id,
-        CASE WHEN 'model' = ANY (@by::text[]) THEN p.model ELSE '' END AS model,
-        CASE WHEN 'provider' = ANY (@by::text[]) THEN p.provider ELSE '' END AS provider,
-        CASE WHEN 'day' = ANY (@by::text[]) THEN (p.at AT TIME ZONE @zone::text)::date END AS day,
-        CASE WHEN 'hour' = ANY (@by::text[]) THEN date_trunc('hour', p.at, @zone::text) END AS hour,
-        sum(p.cost)::bigint AS cost, sum(p.requests)::bigint AS requests,
-        sum(p.input_tokens)::bigint AS input_tokens, sum(p.output_tokens)::bigint AS output_tokens
-    FROM pieces AS p
-    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
-    LIMIT @count::bigint
-) AS g
-LEFT JOIN tollgate.organizations AS o ON o.id = g.organization_id
-LEFT JOIN tollgate.teams AS t ON t.id = g.team_id
-LEFT JOIN tollgate.virtual_keys AS k ON k.id = g.key_id
-LEFT JOIN tollgate.users AS u ON u.id = g.user_id
-ORDER BY g.day, g.hour, g.cost DESC, 1, 3, 5, 7, g.model, g.provider;
+{summed};
 
 -- name: spend_summary_rows
 -- The same for what no roll-up knows: rows of end users, or of one request.
 WITH pieces AS (
-    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
-        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    SELECT {piece r}
     FROM ledger.rows AS r
     WHERE r.end_user_id = ANY (@end_users::bigint[]) AND r.end_user_id <> 0 AND @request::text = ''
-      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-      AND (@model_name::text = '' OR r.model = @model_name::text)
-      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+      AND {narrow r}
+      AND {settled r}
     UNION ALL
-    SELECT r.organization_id, r.team_id, r.key_id, r.user_id, r.model, r.provider, r.settled_at AS at, r.cost,
-        (r.kind IN ('usage', 'expiry'))::int AS requests, ledger.used(7::smallint, r.quantities, 0) AS input_tokens, ledger.used(8::smallint, r.quantities, 0) AS output_tokens
+    SELECT {piece r}
     FROM ledger.rows AS r
     WHERE r.request_id = nullif(@request::text, '')::uuid AND r.attempt_id >= @from_id::text::uuid
       AND (NOT @by_end_user::boolean OR r.end_user_id = ANY (@end_users::bigint[]))
-      AND (@organization::bigint = 0 OR r.organization_id = @organization::bigint)
-      AND (@team::bigint = 0 OR r.team_id = @team::bigint)
-      AND (@key::bigint = 0 OR r.key_id = @key::bigint)
-      AND (@user::bigint = 0 OR r.user_id = @user::bigint)
-      AND (@model::bigint = 0 OR r.model_id = @model::bigint)
-      AND (@model_name::text = '' OR r.model = @model_name::text)
-      AND (NOT @by_target::boolean OR r.target_id = ANY (@targets::bigint[]))
-      AND (@provider_name::text = '' OR r.provider = @provider_name::text)
-      AND (@from::timestamptz IS NULL OR r.settled_at >= @from::timestamptz)
-      AND (@to::timestamptz IS NULL OR r.settled_at < @to::timestamptz)
+      AND {narrow r}
+      AND {settled r}
 )
-SELECT coalesce(o.public_id, '') AS organization, coalesce(o.name, '') AS organization_name,
-    coalesce(t.public_id, '') AS team, coalesce(t.name, '') AS team_name,
-    coalesce(k.public_id, '') AS key, coalesce(k.name, '') AS key_name,
-    coalesce(u.public_id, '') AS user_id, coalesce(u.name, '') AS user_name, g.model, g.provider,
-    coalesce(to_char(g.day, 'YYYY-MM-DD'), '') AS day,
-    coalesce(to_char(g.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), '') AS hour,
-    g.cost, g.requests, g.input_tokens, g.output_tokens
-FROM (
-    SELECT
-        CASE WHEN 'organization' = ANY (@by::text[]) THEN p.organization_id END AS organization_id,
-        CASE WHEN 'team' = ANY (@by::text[]) THEN p.team_id END AS team_id,
-        CASE WHEN 'key' = ANY (@by::text[]) THEN p.key_id END AS key_id,
-        CASE WHEN 'user' = ANY (@by::text[]) THEN p.user_id END AS user_id,
-        CASE WHEN 'model' = ANY (@by::text[]) THEN p.model ELSE '' END AS model,
-        CASE WHEN 'provider' = ANY (@by::text[]) THEN p.provider ELSE '' END AS provider,
-        CASE WHEN 'day' = ANY (@by::text[]) THEN (p.at AT TIME ZONE @zone::text)::date END AS day,
-        CASE WHEN 'hour' = ANY (@by::text[]) THEN date_trunc('hour', p.at, @zone::text) END AS hour,
-        sum(p.cost)::bigint AS cost, sum(p.requests)::bigint AS requests,
-        sum(p.input_tokens)::bigint AS input_tokens, sum(p.output_tokens)::bigint AS output_tokens
-    FROM pieces AS p
-    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
-    LIMIT @count::bigint
-) AS g
-LEFT JOIN tollgate.organizations AS o ON o.id = g.organization_id
-LEFT JOIN tollgate.teams AS t ON t.id = g.team_id
-LEFT JOIN tollgate.virtual_keys AS k ON k.id = g.key_id
-LEFT JOIN tollgate.users AS u ON u.id = g.user_id
-ORDER BY g.day, g.hour, g.cost DESC, 1, 3, 5, 7, g.model, g.provider;
+{summed};
