@@ -1,0 +1,625 @@
+package translate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+const (
+	// defaultMaxTokens is the output limit for clients that give none, since Anthropic demands one. Every model that is
+	// still served takes it.
+	defaultMaxTokens = 8_192
+	// minThinking is the smallest budget that Anthropic takes for thinking.
+	minThinking = 1_024
+)
+
+// chatToMessagesRequest translates one request.
+type chatToMessagesRequest struct {
+	in      chatRequest
+	out     messagesRequest
+	model   version
+	notes   notes
+	thought bool // the target's model is told to think
+}
+
+// Request implements providers.Translator.
+func (chatToMessages) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
+	t := chatToMessagesRequest{model: claudeVersion(model)}
+	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
+		return nil, nil, err
+	}
+	t.out.Model = quote(model)
+	for _, step := range []func() error{
+		t.refused, t.messages, t.tools, t.toolChoice, t.format, t.lengths, t.thinking, t.sampling, t.identity, t.dropped,
+	} {
+		if err := step(); err != nil {
+			return nil, nil, err
+		}
+	}
+	out, err := encode(t.out)
+	return out, t.notes, err
+}
+
+// refused refuses what would make the answer another one than the client asked for.
+func (t *chatToMessagesRequest) refused() error {
+	if given(t.in.N) && string(t.in.N) != "1" {
+		return refuse("n", "the target gives one choice")
+	}
+	if given(t.in.Modalities) && !isOnly(t.in.Modalities, "text") {
+		return refuse("modalities", "the target gives text alone")
+	}
+	for _, p := range []struct {
+		name  string
+		value raw
+		why   string
+	}{
+		{"audio", t.in.Audio, "the target gives text alone"},
+		{"logprobs", t.in.Logprobs, "the target gives no probabilities"},
+		{"functions", t.in.Functions, "the target knows functions as tools alone"},
+		{"function_call", t.in.FunctionCall, "the target knows functions as tools alone: use tool_choice"},
+		{"web_search_options", t.in.WebSearchOptions, "the target cannot search by this parameter"},
+	} {
+		if !neutral(p.value) {
+			return refuse(p.name, "%s", p.why)
+		}
+	}
+	return nil
+}
+
+// isOnly reports whether v is an array of this one string.
+func isOnly(v raw, text string) bool {
+	var list []string
+	return json.Unmarshal(v, &list, options) == nil && len(list) == 1 && list[0] == text
+}
+
+// dropped takes note of what only tunes the answer.
+func (t *chatToMessagesRequest) dropped() error {
+	const none = "the target has no such parameter"
+	t.notes.dropped("logit_bias", t.in.LogitBias, none)
+	t.notes.dropped("frequency_penalty", t.in.FrequencyPenalty, none)
+	t.notes.dropped("presence_penalty", t.in.PresencePenalty, none)
+	t.notes.changed("seed", t.in.Seed, "", none)
+	t.notes.dropped("top_logprobs", t.in.TopLogprobs, none)
+	t.notes.dropped("prediction", t.in.Prediction, none)
+	t.notes.dropped("verbosity", t.in.Verbosity, none)
+	t.notes.dropped("store", t.in.Store, "the target stores no answers")
+	t.notes.dropped("metadata", t.in.Metadata, none)
+	t.notes.dropped("prompt_cache_key", t.in.PromptCacheKey, "the target caches by cache_control")
+	t.notes.dropped("prompt_cache_retention", t.in.PromptCacheRetain, "the target caches by cache_control")
+	t.notes.unknown("", t.in.Rest)
+	return nil
+}
+
+// identity carries who asks, and how urgently.
+func (t *chatToMessagesRequest) identity() error {
+	t.out.Stream = t.in.Stream
+	switch user := t.in.User; {
+	case given(user):
+		t.out.Metadata = &messagesMetadata{UserID: user}
+		t.notes.dropped("safety_identifier", t.in.SafetyIdentifier, "user is sent in its place")
+	case given(t.in.SafetyIdentifier):
+		t.out.Metadata = &messagesMetadata{UserID: t.in.SafetyIdentifier}
+	}
+	switch tier := unquote(t.in.ServiceTier); tier {
+	case "", "auto":
+	case "default":
+		t.out.ServiceTier = raw(`"standard_only"`)
+	default:
+		t.notes.add("service_tier", "the target has no tier of this name")
+	}
+	return nil
+}
+
+// messages carries the conversation: system messages go to the front, where alone the target has them, and neighbours of one
+// role become one message, so that all results of a turn's tools stand in one.
+func (t *chatToMessagesRequest) messages() error {
+	for i := range t.in.Messages {
+		m := &t.in.Messages[i]
+		at := fmt.Sprintf("messages[%d]", i)
+		t.notes.unknown("messages[].", m.Rest)
+		t.notes.dropped("messages[].name", m.Name, "the target does not tell participants apart")
+		var blocks []messagesBlock
+		var err error
+		role := "user"
+		switch m.Role {
+		case "system", "developer":
+			if len(t.out.Messages) > 0 {
+				t.notes.add(at, "moved to the front where the target has its instructions")
+			}
+			if blocks, err = t.content(at, m.Content); err == nil {
+				t.out.System.blocks = append(t.out.System.blocks, marked(blocks, m.CacheControl)...)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		case "user":
+			blocks, err = t.content(at, m.Content)
+		case "assistant":
+			role = m.Role
+			blocks, err = t.assistant(at, m)
+		case "tool":
+			blocks, err = t.toolResult(at, m)
+		case "function":
+			err = refuse(at+".role", "the target knows functions as tools alone: use the role tool")
+		default:
+			err = refuse(at+".role", "the role must be one of system, developer, user, assistant and tool")
+		}
+		if err != nil {
+			return err
+		}
+		t.push(role, marked(blocks, m.CacheControl))
+	}
+	if len(t.out.Messages) == 0 {
+		return refuse("messages", "the target needs a message that is not empty beside its instructions")
+	}
+	return nil
+}
+
+// push adds blocks to the last message, if it is of the same role. Nothing is no message.
+func (t *chatToMessagesRequest) push(role string, blocks []messagesBlock) {
+	if len(blocks) == 0 {
+		return
+	}
+	if n := len(t.out.Messages); n > 0 && t.out.Messages[n-1].Role == role {
+		t.out.Messages[n-1].Content.blocks = append(t.out.Messages[n-1].Content.blocks, blocks...)
+		return
+	}
+	t.out.Messages = append(t.out.Messages, messagesMessage{Role: role, Content: messagesContent{blocks: blocks}})
+}
+
+// marked puts a message's cache marker on its last block.
+func marked(blocks []messagesBlock, marker raw) []messagesBlock {
+	if n := len(blocks); n > 0 && given(marker) && blocks[n-1].CacheControl == nil {
+		blocks[n-1].CacheControl = marker
+	}
+	return blocks
+}
+
+// content translates the content of a message. Empty texts, which the target refuses, say nothing and are left out.
+func (t *chatToMessagesRequest) content(at string, c chatContent) ([]messagesBlock, error) {
+	var blocks []messagesBlock
+	for i, part := range c.list() {
+		here := fmt.Sprintf("%s.content[%d]", at, i)
+		t.notes.unknown("messages[].content[].", part.Rest)
+		block := messagesBlock{CacheControl: part.CacheControl}
+		switch part.Type {
+		case "text":
+			if !hasText(part.Text) {
+				continue
+			}
+			block.Type, block.Text = "text", part.Text
+		case "refusal":
+			if !hasText(part.Refusal) {
+				continue
+			}
+			block.Type, block.Text = "text", part.Refusal
+		case "image_url":
+			if part.ImageURL == nil {
+				return nil, refuse(here+".image_url", "the part must have an image_url")
+			}
+			source, err := sourceOf(here+".image_url.url", part.ImageURL.URL)
+			if err != nil {
+				return nil, err
+			}
+			if detail := unquote(part.ImageURL.Detail); detail != "" && detail != "auto" {
+				t.notes.add("messages[].content[].image_url.detail", "the target decides on the detail by itself")
+			}
+			block.Type, block.Source = "image", source
+		case "file":
+			if err := t.file(here, part.File, &block); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, refuse(here+".type", "the target takes no parts of the type %.40q", part.Type)
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks, nil
+}
+
+// file makes a block a document.
+func (t *chatToMessagesRequest) file(at string, file *chatFile, block *messagesBlock) error {
+	switch {
+	case file == nil:
+		return refuse(at+".file", "the part must have a file")
+	case given(file.FileID):
+		return refuse(at+".file.file_id", "the target does not have this file: send it as file_data")
+	}
+	source, err := sourceOf(at+".file.file_data", file.FileData)
+	if err != nil {
+		return err
+	}
+	block.Type, block.Source = "document", source
+	if hasText(file.Filename) {
+		block.Title = file.Filename
+	}
+	return nil
+}
+
+// sourceOf translates a URL, which may carry its data in itself.
+func sourceOf(at string, literal raw) (raw, error) {
+	url := unquote(literal)
+	head, data, ok := strings.Cut(url, ",")
+	switch {
+	case strings.HasPrefix(url, "https://"), strings.HasPrefix(url, "http://"):
+		return encode(messagesSource{Type: "url", URL: literal})
+	case ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64"):
+		kind, _, _ := strings.Cut(strings.TrimPrefix(head, "data:"), ";")
+		return encode(messagesSource{Type: "base64", MediaType: kind, Data: quote(data)})
+	}
+	return nil, refuse(at, "it must be an http(s) URL or a data URL in base64")
+}
+
+// assistant translates what a model said: its thoughts first, then its text, then its calls.
+func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messagesBlock, error) {
+	switch {
+	case given(m.FunctionCall):
+		return nil, refuse(at+".function_call", "the target knows functions as tools alone: use tool_calls")
+	case given(m.Audio):
+		return nil, refuse(at+".audio", "the target has no audio of earlier answers")
+	}
+	blocks := t.thoughts(m)
+	text, err := t.content(at, m.Content)
+	if err != nil {
+		return nil, err
+	}
+	blocks = append(blocks, text...)
+	if hasText(m.Refusal) {
+		blocks = append(blocks, messagesBlock{Type: "text", Text: m.Refusal})
+	}
+	for i, call := range m.ToolCalls {
+		here := fmt.Sprintf("%s.tool_calls[%d]", at, i)
+		if call.Type != "" && call.Type != "function" {
+			return nil, refuse(here+".type", "the target has no tools of the type %.40q", call.Type)
+		}
+		input, ok := object(call.Function.Arguments)
+		if !ok {
+			return nil, refuse(here+".function.arguments", "the arguments must be a JSON object in a string")
+		}
+		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: toolID(call.ID), Name: call.Function.Name, Input: input})
+	}
+	return blocks, nil
+}
+
+// thoughts translates the reasoning that carries Anthropic's signature. Reasoning without it would be refused.
+func (t *chatToMessagesRequest) thoughts(m *chatMessage) []messagesBlock {
+	var blocks []messagesBlock
+	for _, r := range m.ReasoningDetails {
+		switch {
+		case r.Format != reasoningAnthropic:
+		case r.Type == reasoningText && hasText(r.Signature):
+			text := r.Text
+			if text == nil {
+				text = raw(`""`)
+			}
+			blocks = append(blocks, messagesBlock{Type: "thinking", Thinking: text, Signature: r.Signature})
+			continue
+		case r.Type == reasoningEncrypted && hasText(r.Data):
+			blocks = append(blocks, messagesBlock{Type: "redacted_thinking", Data: r.Data})
+			continue
+		}
+		t.notes.add("messages[].reasoning_details", "the target takes no reasoning without its own signature")
+	}
+	if len(blocks) == 0 {
+		const unsigned = "the target takes back no reasoning without its signature"
+		t.notes.dropped("messages[].reasoning_content", m.ReasoningContent, unsigned)
+		t.notes.dropped("messages[].reasoning", m.Reasoning, unsigned)
+	}
+	return blocks
+}
+
+// toolResult translates what a tool returned.
+func (t *chatToMessagesRequest) toolResult(at string, m *chatMessage) ([]messagesBlock, error) {
+	if m.ToolCallID == "" {
+		return nil, refuse(at+".tool_call_id", "a message of the role tool must name its call")
+	}
+	block := messagesBlock{Type: "tool_result", ToolUseID: toolID(m.ToolCallID)}
+	if hasText(m.Content.text) {
+		block.Content.text = m.Content.text
+		return []messagesBlock{block}, nil
+	}
+	content, err := t.content(at, m.Content)
+	if err != nil {
+		return nil, err
+	}
+	block.Content.blocks = content
+	return []messagesBlock{block}, nil
+}
+
+// toolID returns an id that Anthropic takes: letters, digits, _ and -. Others write dots and colons into theirs.
+func toolID(id string) string {
+	clean := func(c byte) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+	}
+	var b strings.Builder
+	for i := range len(id) {
+		if clean(id[i]) {
+			b.WriteByte(id[i])
+		} else {
+			fmt.Fprintf(&b, "_%02x", id[i])
+		}
+	}
+	return b.String()
+}
+
+// tools carries the tools.
+func (t *chatToMessagesRequest) tools() error {
+	for i, tool := range t.in.Tools {
+		at := fmt.Sprintf("tools[%d]", i)
+		if tool.Type != "function" || tool.Function == nil {
+			return refuse(at+".type", "the target has no tools of the type %.40q", tool.Type)
+		}
+		f := tool.Function
+		t.notes.unknown("tools[].", tool.Rest)
+		t.notes.unknown("tools[].function.", f.Rest)
+		out := messagesTool{Name: f.Name, Description: f.Description, InputSchema: f.Parameters, CacheControl: tool.CacheControl}
+		if !given(out.InputSchema) {
+			out.InputSchema = raw(`{"type":"object","properties":{}}`)
+		}
+		if !given(out.CacheControl) {
+			out.CacheControl = f.CacheControl
+		}
+		if string(f.Strict) == "true" {
+			out.Strict = f.Strict
+		}
+		t.out.Tools = append(t.out.Tools, out)
+	}
+	return nil
+}
+
+// toolChoice carries which tools may, must or must not be called, and whether several at once.
+func (t *chatToMessagesRequest) toolChoice() error {
+	var choice messagesChoice
+	switch v := t.in.ToolChoice; {
+	case !given(v):
+	case isString(v):
+		kinds := map[string]string{"none": "none", "auto": "auto", "required": "any"}
+		choice.Type = kinds[unquote(v)]
+		if choice.Type == "" {
+			return refuse("tool_choice", "it must be none, auto, required or a function")
+		}
+	default:
+		var in chatToolChoice
+		if json.Unmarshal(v, &in, options) != nil || in.Type != "function" || in.Function == nil {
+			return refuse("tool_choice", "the target can be told of one function alone")
+		}
+		choice.Type, choice.Name = "tool", in.Function.Name
+	}
+	if string(t.in.ParallelToolCalls) == "false" && len(t.in.Tools) > 0 && choice.Type != "none" {
+		if choice.Type == "" {
+			choice.Type = "auto"
+		}
+		choice.DisableParallelToolUse = raw("true")
+	}
+	if choice.Type != "" && len(t.in.Tools) > 0 {
+		t.out.ToolChoice = &choice
+	}
+	return nil
+}
+
+// format carries the form that the answer must have.
+func (t *chatToMessagesRequest) format() error {
+	f := t.in.ResponseFormat
+	switch {
+	case f == nil || f.Type == "text":
+		return nil
+	case f.Type != "json_schema":
+		return refuse("response_format", "the target knows the format json_schema alone")
+	case f.JSONSchema == nil || !given(f.JSONSchema.Schema):
+		return refuse("response_format.json_schema.schema", "the target needs a schema")
+	}
+	t.notes.unknown("response_format.", f.Rest)
+	t.notes.unknown("response_format.json_schema.", f.JSONSchema.Rest)
+	t.notes.dropped("response_format.json_schema.description", f.JSONSchema.Description, "the target takes the schema alone")
+	t.output().Format = &messagesFormat{Type: "json_schema", Schema: f.JSONSchema.Schema}
+	return nil
+}
+
+func (t *chatToMessagesRequest) output() *messagesOutput {
+	if t.out.OutputConfig == nil {
+		t.out.OutputConfig = &messagesOutput{}
+	}
+	return t.out.OutputConfig
+}
+
+// lengths carries where the answer ends.
+func (t *chatToMessagesRequest) lengths() error {
+	switch {
+	case given(t.in.MaxCompletionTokens):
+		t.out.MaxTokens = t.in.MaxCompletionTokens
+	case given(t.in.MaxTokens):
+		t.out.MaxTokens = t.in.MaxTokens
+	}
+	if given(t.in.Stop) {
+		list := []raw{t.in.Stop}
+		if t.in.Stop[0] == '[' {
+			list = nil
+			if err := json.Unmarshal(t.in.Stop, &list, options); err != nil {
+				return refuse("stop", "it must be a string or an array of strings")
+			}
+		}
+		for _, stop := range list {
+			switch {
+			case !isString(stop):
+				return refuse("stop", "it must be a string or an array of strings")
+			case strings.TrimSpace(unquote(stop)) == "":
+				t.notes.add("stop", "the target does not stop at white space")
+			default:
+				t.out.StopSequences = append(t.out.StopSequences, stop)
+			}
+		}
+	}
+	return nil
+}
+
+// thinking carries how long the model may think, and with it the output limit, which includes it.
+func (t *chatToMessagesRequest) thinking() error {
+	limit, err := t.maxTokens()
+	if err != nil {
+		return err
+	}
+	effort := unquote(t.in.ReasoningEffort)
+	switch {
+	case given(t.in.Thinking):
+		t.out.Thinking = t.in.Thinking
+		t.thought = !strings.Contains(string(t.in.Thinking), `"disabled"`)
+		t.notes.dropped("reasoning_effort", t.in.ReasoningEffort, "thinking is sent in its place")
+	case effort == "" || effort == "none":
+	case t.forced():
+		t.notes.add("reasoning_effort", "the target does not think where a tool must be called")
+	case !t.model.thinks():
+		t.notes.add("reasoning_effort", "the target's model does not think")
+	case t.model.adaptive():
+		return t.adapt(effort)
+	default:
+		return t.budget(effort, limit)
+	}
+	return t.limit(limit, 0)
+}
+
+// maxTokens returns the output limit; 0 where the client gave none.
+func (t *chatToMessagesRequest) maxTokens() (int64, error) {
+	if !given(t.out.MaxTokens) {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(t.out.MaxTokens), 10, 64)
+	if err != nil {
+		name := "max_completion_tokens"
+		if !given(t.in.MaxCompletionTokens) {
+			name = "max_tokens"
+		}
+		return 0, refuse(name, "it must be a whole number")
+	}
+	return n, nil
+}
+
+// limit sets an output limit where the client gave none, with room for thinking.
+func (t *chatToMessagesRequest) limit(given, thinking int64) error {
+	if given == 0 && t.out.MaxTokens == nil {
+		t.out.MaxTokens = raw(strconv.FormatInt(defaultMaxTokens+thinking, 10))
+		t.notes.add("max_tokens", "not given; the target needs one and got "+string(t.out.MaxTokens))
+	}
+	return nil
+}
+
+// forced reports whether a tool must be called.
+func (t *chatToMessagesRequest) forced() bool {
+	c := t.out.ToolChoice
+	return c != nil && (c.Type == "any" || c.Type == "tool")
+}
+
+// adapt tells a model that decides by itself how much effort to take.
+func (t *chatToMessagesRequest) adapt(effort string) error {
+	switch effort {
+	case "low", "medium", "high", "max":
+	case "minimal":
+		effort = "low"
+	case "xhigh":
+		if !t.model.atLeast(4, 7) {
+			effort = "high"
+			t.notes.add("reasoning_effort", "the target's model knows no more than high")
+		}
+	default:
+		return refuse("reasoning_effort", "the target knows no effort of this name")
+	}
+	t.output().Effort = quote(effort)
+	thinking := messagesThinking{Type: "adaptive"}
+	if t.model.atLeast(4, 7) {
+		thinking.Display = "summarized" // these models hide their thoughts unless asked
+	}
+	return t.think(thinking, 0)
+}
+
+// budget tells a model how many tokens it may think.
+func (t *chatToMessagesRequest) budget(effort string, limit int64) error {
+	budgets := map[string]int64{"minimal": minThinking, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+	budget, ok := budgets[effort]
+	switch {
+	case !ok:
+		return refuse("reasoning_effort", "the target knows no effort of this name")
+	case limit > 0 && budget > limit*3/4:
+		budget = limit * 3 / 4 // the rest is for the answer
+	}
+	switch {
+	case budget < minThinking:
+		t.notes.add("reasoning_effort", "the output limit leaves no room for thinking")
+		return nil
+	case t.lostThoughts():
+		t.notes.add("reasoning_effort", "the target does not go on thinking after tool calls whose reasoning_details are lost")
+		return t.limit(limit, 0)
+	}
+	return t.think(messagesThinking{Type: "enabled", BudgetTokens: budget}, limit)
+}
+
+func (t *chatToMessagesRequest) think(thinking messagesThinking, limit int64) error {
+	config, err := encode(thinking)
+	if err != nil {
+		return err
+	}
+	t.out.Thinking, t.thought = config, true
+	return t.limit(limit, thinking.BudgetTokens)
+}
+
+// lostThoughts reports whether the conversation stands behind tool calls that do not come with the thoughts before them,
+// which Anthropic demands of a model with a budget.
+func (t *chatToMessagesRequest) lostThoughts() bool {
+	for i := len(t.out.Messages) - 1; i >= 0; i-- {
+		m := t.out.Messages[i]
+		first := m.Content.blocks[0].Type
+		if m.Role == "assistant" {
+			return first != "thinking" && first != "redacted_thinking"
+		}
+		if first != "tool_result" {
+			return false
+		}
+	}
+	return false
+}
+
+// sampling carries how the words are chosen, as far as the model takes it.
+func (t *chatToMessagesRequest) sampling() error {
+	temperature, topP := t.in.Temperature, t.in.TopP
+	fixed := ""
+	switch {
+	case !t.model.samples():
+		fixed = "the target's model takes no sampling parameters"
+	case t.thought:
+		fixed = "the target does not take it while its model thinks"
+	}
+	if fixed != "" {
+		t.notes.changed("temperature", temperature, "1", fixed)
+		t.notes.changed("top_p", topP, "1", fixed)
+		t.notes.changed("top_k", t.in.TopK, "", fixed)
+		return nil
+	}
+	if given(temperature) {
+		f, err := strconv.ParseFloat(string(temperature), 64)
+		if err != nil {
+			return refuse("temperature", "it must be a number")
+		}
+		t.out.Temperature = temperature
+		if f > 1 {
+			t.out.Temperature = raw("1")
+			t.notes.add("temperature", "lowered to 1 which is the target's highest")
+		}
+	}
+	switch {
+	case !given(topP):
+	case given(temperature) && t.model.samplesEither():
+		t.notes.changed("top_p", topP, "1", "the target's model takes temperature or top_p but not both")
+	default:
+		t.out.TopP = topP
+	}
+	if given(t.in.TopK) {
+		t.out.TopK = t.in.TopK
+	}
+	return nil
+}
