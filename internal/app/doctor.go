@@ -66,7 +66,13 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	if connections, err := a.examineConnections(ctx, pool, server); err == nil {
 		found = append(found, connections)
 	}
-	return append(found, role(ctx, a))
+	if cfg.Serves(config.PlaneGateway) {
+		found = append(found, role(ctx, a))
+	}
+	if a.control != nil {
+		found = append(found, controlRole(ctx, a))
+	}
+	return found
 }
 
 func role(ctx context.Context, a *App) Finding {
@@ -79,11 +85,26 @@ func role(ctx context.Context, a *App) Finding {
 	case a.control != nil:
 		return Finding{
 			Name: "role", OK: true, Says: p.Role + " may do more than the data plane needs: it " + p.Summary(),
-			Advice: "run data plane and control plane as two processes, each with its own role",
+			Advice: "point DATABASE_URL at the role tollgate_gateway and TOLLGATE_DATABASE_CONTROL_URL at tollgate_control, or run a process of its own for each plane",
 		}
 	}
 	return Finding{
 		Name: "role", Says: p.Role + " may do more than the data plane needs: it " + p.Summary(),
 		Advice: "point DATABASE_URL at the role tollgate_gateway",
 	}
+}
+
+// controlRole looks at the role that admins' changes are made with: what is too much for the data plane is what it needs.
+func controlRole(ctx context.Context, a *App) Finding {
+	p, err := pgstore.ReadPrivileges(ctx, a.control)
+	switch {
+	case err != nil:
+		return Finding{Name: "control role", Says: err.Error()}
+	case !p.OverPrivileged():
+		return Finding{
+			Name: "control role", Says: p.Role + " may not write what admins change",
+			Advice: "point TOLLGATE_DATABASE_CONTROL_URL at the role tollgate_control",
+		}
+	}
+	return Finding{Name: "control role", OK: true, Says: p.Role + " may write what admins change"}
 }

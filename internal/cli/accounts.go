@@ -21,7 +21,7 @@ type pricesCommand struct {
 type pricesList struct {
 	client
 
-	Max      int    `default:"50" help:"Items at most; 0: all."`
+	Max      atMost `default:"50" help:"Items at most; 0: all."`
 	Provider string `help:"Only of this provider." placeholder:"NAME"`
 	Model    string `help:"Only of this upstream model." placeholder:"NAME"`
 }
@@ -34,7 +34,7 @@ func (c *pricesList) Run(ctx context.Context, k *kong.Context) error {
 	if c.Model != "" {
 		query.Set("upstream_model", c.Model)
 	}
-	return prices().list(ctx, k, &c.client, query, c.Max)
+	return prices().list(ctx, k, &c.client, query, int(c.Max))
 }
 
 type pricesGet struct{ limitID }
@@ -91,7 +91,7 @@ type spendCommand struct {
 	Key     string   `help:"Only of this key." placeholder:"KEY"`
 	Model   string   `help:"Only of this model." placeholder:"NAME"`
 	Rows    bool     `help:"List ledger rows instead of sums."`
-	Max     int      `default:"200" help:"Rows at most; 0: all."`
+	Max     atMost   `default:"200" help:"Rows at most; 0: all."`
 }
 
 // Help is shown by --help.
@@ -149,7 +149,7 @@ func (c *spendCommand) Run(ctx context.Context, k *kong.Context) error {
 			{"KEY", "key.name"},
 			{"MODEL", "model"},
 			{"USD", "cost_usd"},
-		}}.list(ctx, k, &c.client, query, c.Max)
+		}}.list(ctx, k, &c.client, query, int(c.Max))
 	}
 	query.Set("group_by", strings.Join(c.GroupBy, ","))
 	answer, err := c.get(ctx, "/spend/summary", query)

@@ -338,3 +338,12 @@ func TestSpend_GroupsOfOneNameAreToldApart(t *testing.T) {
 	require.Contains(t, out.String(), "team_A")
 	require.Contains(t, out.String(), "team_B")
 }
+
+// A number that means nothing is refused with its value, before anything is asked.
+func TestLists_RefuseNegativeNumbers(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"keys", "list"}, {"prices", "list"}, {"spend", "--rows"}} {
+		_, _, err := run(t, append(args, "--max=-1")...)
+		require.ErrorContains(t, err, "--max: -1 is negative", args)
+	}
+}

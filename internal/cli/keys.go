@@ -38,7 +38,7 @@ func (c *keysList) Run(ctx context.Context, k *kong.Context) error {
 		}
 		query.Set("team_id", id)
 	}
-	return keys().list(ctx, k, &c.client, query, c.Max)
+	return keys().list(ctx, k, &c.client, query, int(c.Max))
 }
 
 type keysGet struct{ named }

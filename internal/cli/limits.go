@@ -37,7 +37,7 @@ func (c *limitsList) Run(ctx context.Context, k *kong.Context) error {
 		query.Set("scope_type", kind)
 		query.Set("scope_id", id)
 	}
-	return limits().list(ctx, k, &c.client, query, c.Max)
+	return limits().list(ctx, k, &c.client, query, int(c.Max))
 }
 
 // scope reads TYPE:ID, where ID may be a name.

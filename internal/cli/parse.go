@@ -17,6 +17,17 @@ const (
 	wordNone      = "none"
 )
 
+// atMost is the flag of how many items are wanted; 0: all of them.
+type atMost int
+
+// Validate refuses what is no number of items.
+func (m atMost) Validate() error {
+	if m < 0 {
+		return fmt.Errorf("%d is negative", m)
+	}
+	return nil
+}
+
 // firstLimits are flags that give a new team or key its limits.
 type firstLimits struct {
 	Budget      []string `placeholder:"USD/PERIOD" help:"Money budget, such as 100/month; also day, week, quarter, year, total. May be repeated." sep:"none" group:"Limits:"`

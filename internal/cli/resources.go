@@ -213,8 +213,8 @@ func (r resource) update(ctx context.Context, k *kong.Context, c *client, given 
 type listFlags struct {
 	client
 
-	Max     int  `default:"200" help:"Items at most; 0: all."`
-	Deleted bool `help:"Deleted ones too."`
+	Max     atMost `default:"200" help:"Items at most; 0: all."`
+	Deleted bool   `help:"Deleted ones too."`
 }
 
 func (f listFlags) query() url.Values {
@@ -282,7 +282,7 @@ type orgsCommand struct {
 type orgsList struct{ listFlags }
 
 func (o *orgsList) Run(ctx context.Context, k *kong.Context) error {
-	return organizations().list(ctx, k, &o.client, o.query(), o.Max)
+	return organizations().list(ctx, k, &o.client, o.query(), int(o.Max))
 }
 
 type orgsGet struct{ named }
@@ -371,7 +371,7 @@ func (t *teamsList) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return teams().list(ctx, k, &t.client, query, t.Max)
+	return teams().list(ctx, k, &t.client, query, int(t.Max))
 }
 
 // inOrganization is the query of a list that may be narrowed to an organization.
@@ -464,7 +464,7 @@ func (u *usersList) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return users().list(ctx, k, &u.client, query, u.Max)
+	return users().list(ctx, k, &u.client, query, int(u.Max))
 }
 
 type usersGet struct{ named }
@@ -532,7 +532,7 @@ func (p *providersList) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return providers().list(ctx, k, &p.client, query, p.Max)
+	return providers().list(ctx, k, &p.client, query, int(p.Max))
 }
 
 type providersGet struct{ named }
@@ -629,7 +629,7 @@ func (m *modelsList) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return models().list(ctx, k, &m.client, query, m.Max)
+	return models().list(ctx, k, &m.client, query, int(m.Max))
 }
 
 type modelsGet struct{ named }

@@ -125,14 +125,14 @@ func (c *Config) Validate() error {
 		}
 	}
 	need(c.LimitStore == StorePostgres || c.LimitStore == StoreMemory, "TOLLGATE_LIMIT_STORE: %q is neither postgres nor memory", c.LimitStore)
-	need(c.ProcessLease >= 2*time.Second, "TOLLGATE_PROCESS_LEASE: at least 2s")
+	need(c.ProcessLease >= 2*time.Second, "TOLLGATE_PROCESS_LEASE: at least 2s, not %s", c.ProcessLease)
 	need(c.LedgerRetention == 0 || c.LedgerRetention >= MinRetention, "TOLLGATE_LEDGER_RETENTION: 0, or at least %s, which are 92 days", MinRetention)
-	need(c.DatabaseConns >= 2, "TOLLGATE_DATABASE_CONNS: at least 2")
-	need(c.DatabaseConnLife >= time.Second, "TOLLGATE_DATABASE_CONN_LIFE: at least 1s")
+	need(c.DatabaseConns >= 2, "TOLLGATE_DATABASE_CONNS: at least 2, not %d", c.DatabaseConns)
+	need(c.DatabaseConnLife >= time.Second, "TOLLGATE_DATABASE_CONN_LIFE: at least 1s, not %s", c.DatabaseConnLife)
 	need(!c.KeyPeppers.IsZero(), "TOLLGATE_KEY_PEPPERS is not set")
 	need(!c.EncryptionKeys.IsZero(), "TOLLGATE_ENCRYPTION_KEYS is not set")
 	if c.Serves(PlaneControl) {
-		need(len(c.AdminToken.Reveal()) >= MinSecretBytes, "TOLLGATE_ADMIN_TOKEN: at least %d bytes", MinSecretBytes)
+		need(len(c.AdminToken.Reveal()) >= MinSecretBytes, "TOLLGATE_ADMIN_TOKEN: at least %d bytes, not %d", MinSecretBytes, len(c.AdminToken.Reveal()))
 	}
 	for _, t := range []struct {
 		name string
@@ -145,13 +145,13 @@ func (c *Config) Validate() error {
 		{"TOLLGATE_DRAIN_TIMEOUT", c.DrainTimeout},
 		{"TOLLGATE_CACHE_MAX_AGE", c.CacheMaxAge},
 	} {
-		need(t.d > 0 && t.d <= 24*time.Hour, "%s: more than 0 and at most 24h", t.name)
+		need(t.d > 0 && t.d <= 24*time.Hour, "%s: more than 0 and at most 24h, not %s", t.name, t.d)
 	}
-	need(c.DrainDelay >= 0, "TOLLGATE_DRAIN_DELAY: not negative")
-	need(c.StreamKeepalive >= 0, "TOLLGATE_STREAM_KEEPALIVE: not negative")
-	need(c.ConnectTimeout < c.UnaryTimeout, "TOLLGATE_CONNECT_TIMEOUT must be shorter than TOLLGATE_UNARY_TIMEOUT")
-	need(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= c.MaxBodiesInFlight, "TOLLGATE_MAX_BODY_BYTES: more than 0 and at most TOLLGATE_MAX_BODIES_IN_FLIGHT")
-	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10")
+	need(c.DrainDelay >= 0, "TOLLGATE_DRAIN_DELAY: %s is negative", c.DrainDelay)
+	need(c.StreamKeepalive >= 0, "TOLLGATE_STREAM_KEEPALIVE: %s is negative", c.StreamKeepalive)
+	need(c.ConnectTimeout < c.UnaryTimeout, "TOLLGATE_CONNECT_TIMEOUT: %s is not shorter than TOLLGATE_UNARY_TIMEOUT, %s", c.ConnectTimeout, c.UnaryTimeout)
+	need(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= c.MaxBodiesInFlight, "TOLLGATE_MAX_BODY_BYTES: more than 0 and at most TOLLGATE_MAX_BODIES_IN_FLIGHT, %d, not %d", c.MaxBodiesInFlight, c.MaxBodyBytes)
+	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10, not %d", c.MaxAttempts)
 	return errors.Join(faults...)
 }
 

@@ -46,6 +46,27 @@ func TestValidate_NamesEveryFaultAndNoSecret(t *testing.T) {
 	require.NotContains(t, err.Error(), "marker")
 }
 
+// What is out of its range is told with the value that it has, and a secret with its length.
+func TestValidate_TellsTheValue(t *testing.T) {
+	t.Parallel()
+	for want, spoil := range map[string]func(*Config){
+		"TOLLGATE_PROCESS_LEASE: at least 2s, not 1s":                          func(c *Config) { c.ProcessLease = time.Second },
+		"TOLLGATE_DATABASE_CONNS: at least 2, not -3":                          func(c *Config) { c.DatabaseConns = -3 },
+		"TOLLGATE_DATABASE_CONN_LIFE: at least 1s, not 1ms":                    func(c *Config) { c.DatabaseConnLife = time.Millisecond },
+		"TOLLGATE_DRAIN_TIMEOUT: more than 0 and at most 24h, not 25h0m0s":     func(c *Config) { c.DrainTimeout = 25 * time.Hour },
+		"TOLLGATE_DRAIN_DELAY: -1s is negative":                                func(c *Config) { c.DrainDelay = -time.Second },
+		"TOLLGATE_STREAM_KEEPALIVE: -1s is negative":                           func(c *Config) { c.StreamKeepalive = -time.Second },
+		"TOLLGATE_CONNECT_TIMEOUT: 1h0m0s is not shorter than TOLLGATE_UNARY_": func(c *Config) { c.ConnectTimeout = time.Hour },
+		"at most TOLLGATE_MAX_BODIES_IN_FLIGHT, 536870912, not -1":             func(c *Config) { c.MaxBodyBytes = -1 },
+		"TOLLGATE_MAX_ATTEMPTS: 1 to 10, not 11":                               func(c *Config) { c.MaxAttempts = 11 },
+		"TOLLGATE_ADMIN_TOKEN: at least 32 bytes, not 5":                       func(c *Config) { c.AdminToken = secret.New("short") },
+	} {
+		c := valid()
+		spoil(&c)
+		require.ErrorContains(t, c.Validate(), want)
+	}
+}
+
 func TestParse_FlattensAndKeepsLines(t *testing.T) {
 	t.Parallel()
 	f, err := parse([]byte("listen: :1\ndatabase:\n  url: x\n  conns: 3\nplanes: [gateway]\nplugins:\n  - id: budget\n    on_error: deny\n"))

@@ -584,7 +584,7 @@ func TestSettings_FaultsAreNamed(t *testing.T) {
 	require.Contains(t, fail(t, 1, good, "serve", "--no-such-flag"), "unknown flag --no-such-flag")
 	says := fail(t, 1, good, "config", "check", "--config", file("listen: :1\ndrain_timeout: 5s\nno_such_key: 1\n"))
 	require.Contains(t, says, "line 3: unknown setting no-such-key")
-	require.Contains(t, fail(t, 1, good, "config", "check", "--config", file("database:\n  conns: 1\n")), "TOLLGATE_DATABASE_CONNS: at least 2")
+	require.Contains(t, fail(t, 1, good, "config", "check", "--config", file("database:\n  conns: 1\n")), "TOLLGATE_DATABASE_CONNS: at least 2, not 1")
 	says = fail(t, 1, good[:1], "config", "check")
 	for _, name := range []string{"TOLLGATE_ADMIN_TOKEN", "TOLLGATE_KEY_PEPPERS", "TOLLGATE_ENCRYPTION_KEYS"} {
 		require.Contains(t, says, name, "all faults at once")
@@ -626,6 +626,22 @@ func TestSettings_FaultsAreNamed(t *testing.T) {
 	require.NotContains(t, fail(t, 1, good, "doctor"), "hunter2-marker")
 }
 
+// finding is one line of the doctor.
+type finding struct {
+	Name, Says, Advice string
+	OK                 bool
+}
+
+// doctor examines the settings of one plane with a role.
+func (f *fleet) doctor(t *testing.T, role, plane string) []finding {
+	t.Helper()
+	r := spawn(t, append(f.env, "DATABASE_URL="+as(f.dsn, role)), "doctor", "--planes", plane, "--output", "json")
+	r.exitCode(t, 60*time.Second)
+	var found []finding
+	require.NoError(t, json.Unmarshal([]byte(r.stdout.String()), &found), r.stdout.String())
+	return found
+}
+
 // The command line manages a running product; its exit codes are 0, 1 and 2.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
@@ -648,17 +664,23 @@ func TestCommandLine(t *testing.T) {
 	require.Contains(t, succeed(t, env, "keys", "limits", text(key["id"])), "budget")
 	require.Contains(t, succeed(t, env, "spend", "--group-by", "organization,model"), "Globex")
 	require.Contains(t, succeed(t, env, "ledger", "check"), "clean")
-	doctor := spawn(t, append(f.env, "DATABASE_URL="+as(f.dsn, "tollgate_gateway")), "doctor", "--planes", "gateway", "--output", "json")
-	doctor.exitCode(t, 60*time.Second) // 1 where the scratch server gives up durability, which the doctor has to notice
-	var findings []struct {
-		Name, Says, Advice string
-		OK                 bool
+	for plane, role := range map[string]string{"gateway": "tollgate_gateway", "control": "tollgate_control"} {
+		findings := f.doctor(t, role, plane)
+		require.Greater(t, len(findings), 3)
+		for _, found := range findings {
+			switch found.Name {
+			case "durability": // which the scratch server gives up, and the doctor has to notice
+				require.NotEmpty(t, found.Advice)
+			case "connections": // there are few, where many tests run at once
+			default:
+				require.True(t, found.OK && found.Advice == "", "%s: %+v", plane, found)
+			}
+		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(doctor.stdout.String()), &findings), doctor.stdout.String())
-	require.Greater(t, len(findings), 3)
-	for _, found := range findings {
-		require.True(t, found.OK || found.Name == "durability" && found.Advice != "", "%+v", found)
-	}
+	require.Contains(t, f.doctor(t, "tollgate_gateway", "control"), finding{
+		Name: "control role", Says: "tollgate_gateway may not write what admins change",
+		Advice: "point TOLLGATE_DATABASE_CONTROL_URL at the role tollgate_control",
+	})
 
 	require.Contains(t, fail(t, 1, env, "orgs", "get", "nobody"), "Hint: ")
 	require.Contains(t, fail(t, 1, []string{env[0], "TOLLGATE_ADMIN_TOKEN=wrong"}, "orgs", "list"), "Hint: ")
