@@ -269,12 +269,44 @@ type chatDelta struct {
 	Annotations      raw             `json:"annotations,omitzero"`
 }
 
-// reasoning returns the reasoning of a delta and the name of the member that carries it.
-func (d *chatDelta) reasoning() (text raw, member string) {
-	if hasText(d.ReasoningContent) {
-		return d.ReasoningContent, "reasoning_content"
+// texts returns the content of a delta. Mistral's models think in its parts, where others have a string.
+func (d *chatDelta) texts() (content, thought raw) {
+	if len(d.Content) == 0 || d.Content[0] != '[' {
+		return d.Content, nil
 	}
-	return d.Reasoning, "reasoning"
+	var parts []struct {
+		Text     raw `json:"text"`
+		Thinking []struct {
+			Text raw `json:"text"`
+		} `json:"thinking"`
+	}
+	if json.Unmarshal(d.Content, &parts, options) != nil {
+		return nil, nil
+	}
+	texts, thoughts := []raw{raw(`""`)}, []raw{raw(`""`)}
+	for _, part := range parts {
+		if hasText(part.Text) {
+			texts = append(texts, part.Text)
+		}
+		for _, inner := range part.Thinking {
+			if hasText(inner.Text) {
+				thoughts = append(thoughts, inner.Text)
+			}
+		}
+	}
+	return joined(texts, ""), joined(thoughts, "")
+}
+
+// reasoning returns the reasoning of a delta, or what its content holds of it, and the name of the member that carries it.
+func (d *chatDelta) reasoning(thought raw) (text raw, member string) {
+	switch {
+	case hasText(d.ReasoningContent):
+		return d.ReasoningContent, "reasoning_content"
+	case hasText(d.Reasoning):
+		return d.Reasoning, "reasoning"
+	default:
+		return thought, "content"
+	}
 }
 
 // chatUsage is the usage of a completion. The prompt includes what was read from and written to caches.
@@ -284,6 +316,9 @@ type chatUsage struct {
 	TotalTokens      count             `json:"total_tokens"`
 	PromptDetails    chatPromptDetails `json:"prompt_tokens_details"`
 	Details          chatAnswerDetails `json:"completion_tokens_details"`
+
+	CacheHit count `json:"prompt_cache_hit_tokens,omitzero"` // where DeepSeek has the cached tokens
+	Cached   count `json:"cached_tokens,omitzero"`           // where Moonshot has them
 }
 
 type chatPromptDetails struct {

@@ -27,6 +27,7 @@ import (
 func All(now func() time.Time) []providers.Translator {
 	return []providers.Translator{
 		chatToMessages{now},
+		messagesToChat{},
 	}
 }
 

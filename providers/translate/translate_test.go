@@ -88,7 +88,8 @@ func stream(answer providers.Answer, upstream io.Reader) (string, error) {
 	for events := sse.NewReader(upstream); ; {
 		ev, err := events.Next()
 		if errors.Is(err, io.EOF) {
-			return out.String(), answer.End(&out)
+			err := answer.End(&out)
+			return out.String(), err
 		}
 		if err != nil {
 			return out.String(), err

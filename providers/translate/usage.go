@@ -50,10 +50,11 @@ func (u messagesUsage) chat() chatUsage {
 // messages returns the usage as Anthropic counts it: what a cache served or took is apart from the input. An upstream that
 // counts it apart already is known by a part that is larger than the whole.
 func (u chatUsage) messages() messagesUsage {
-	cached := u.PromptDetails.CachedTokens + u.PromptDetails.CacheWriteTokens
+	hit := max(u.PromptDetails.CachedTokens, u.CacheHit, u.Cached)
+	cached := hit + u.PromptDetails.CacheWriteTokens
 	out := messagesUsage{
 		InputTokens:         u.PromptTokens,
-		CacheReadTokens:     u.PromptDetails.CachedTokens,
+		CacheReadTokens:     hit,
 		CacheCreationTokens: u.PromptDetails.CacheWriteTokens,
 		OutputTokens:        u.CompletionTokens,
 	}
