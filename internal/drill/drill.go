@@ -3,11 +3,13 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -73,6 +75,9 @@ type drill struct {
 	issued  int // keys so far
 }
 
+// ErrInterrupted says that a drill was told to end before it had. What it had started is removed all the same.
+var ErrInterrupted = errors.New("interrupted")
+
 // run plays a drill and removes all that it has started, however it ends. A report comes with an error, too: it holds what
 // had been seen by then.
 func run(ctx context.Context, name string, o Options, play func(context.Context, *drill) error) (*Report, error) {
@@ -86,14 +91,23 @@ func run(ctx context.Context, name string, o Options, play func(context.Context,
 	if o.OldBinary == "" {
 		o.OldBinary = o.Binary
 	}
+	if err := o.checkBinaries(ctx); err != nil {
+		return nil, fmt.Errorf("drill %s: %w", name, err)
+	}
+	until := ctx
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	d := &drill{options: o, client: newClient(), report: &Report{Drill: name, StartedAt: time.Now().UTC(), Method: []string{}, Checks: []Check{}}}
+	d := &drill{options: o, client: newClient(), report: &Report{
+		Drill: name, StartedAt: time.Now().UTC(), Method: []string{}, Checks: []Check{}, interrupted: func() bool { return until.Err() != nil },
+	}}
 	err := play(ctx, d)
+	if d.report.Interrupted = until.Err() != nil; d.report.Interrupted {
+		err = ErrInterrupted // which is why anything else has failed
+	}
 	cancel() // ends the calls that a failed drill has left
 	d.report.Passed = err == nil && d.report.allPassed()
 	if d.Fleet != nil {
-		if !d.report.Passed {
+		if !d.report.Passed && !d.report.Interrupted {
 			d.keepLogs()
 		}
 		err = errors.Join(err, d.Close())
@@ -104,6 +118,38 @@ func run(ctx context.Context, name string, o Options, play func(context.Context,
 		return d.report, fmt.Errorf("drill %s: %w", name, err)
 	}
 	return d.report, nil
+}
+
+// checkBinaries finds out whether the programs can be run at all, before anything else is started.
+func (o *Options) checkBinaries(ctx context.Context) error {
+	looked := make(map[string]bool)
+	for _, b := range []struct{ what, path string }{
+		{"binary", o.Binary}, {"old binary", o.OldBinary}, {"binary with fault points", o.FaultBinary},
+	} {
+		if b.path == "" || looked[b.path] {
+			continue
+		}
+		looked[b.path] = true
+		out, err := exec.CommandContext(ctx, b.path, "version").Output() //nolint:gosec // the caller names it
+		switch {
+		case ctx.Err() != nil:
+			return ErrInterrupted
+		case err != nil:
+			return fmt.Errorf("the %s cannot be run: %w", b.what, err)
+		case !bytes.HasPrefix(out, []byte("tollgate ")):
+			return fmt.Errorf("the %s %s is not tollgate: it says %q", b.what, b.path, firstLine(out))
+		}
+	}
+	if o.FaultBinary != "" && !hasFaultPoints(o.FaultBinary) {
+		return fmt.Errorf("%s has no fault points: build it with `go build -tags %s ./cmd/tollgate`", o.FaultBinary, faultTag)
+	}
+	return nil
+}
+
+func firstLine(text []byte) string {
+	const most = 80
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	return string(line[:min(len(line), most)])
 }
 
 // keepLogs puts what the processes complained about into the report.

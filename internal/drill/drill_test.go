@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets this program pass for one that a drill can start.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "version" {
+		fmt.Println("tollgate test")
+		return
+	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // else each of these would end a second later; it cannot fail
+	goleak.VerifyTestMain(m)
+}
 
 // server is a handler that tests call through a client of their own.
 func server(t *testing.T, h http.HandlerFunc) (base string, c *client) {
@@ -209,13 +218,57 @@ func TestReport_SaysWhatFailed(t *testing.T) {
 	require.Contains(t, b.String(), "drill crash passed in")
 }
 
-// A drill that cannot begin says so and fails.
-func TestRun_WithoutAProgramFails(t *testing.T) {
+// A program that cannot be run, or is another one, is noticed before anything has started.
+func TestRun_LooksAtItsProgramsFirst(t *testing.T) {
 	t.Parallel()
-	var said []string
-	r, err := Outage(t.Context(), Options{Binary: "/nonexistent/tollgate", Progress: func(text string) { said = append(said, text) }})
-	require.ErrorContains(t, err, "/nonexistent/tollgate")
+	good, err := os.Executable()
+	require.NoError(t, err)
+	file := func(text string, mode os.FileMode) string {
+		path := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(path, []byte(text), mode))
+		return path
+	}
+	for want, o := range map[string]Options{
+		"the binary cannot be run":                     {Binary: "/nonexistent/tollgate"},
+		"the old binary cannot be run":                 {OldBinary: file("#!/bin/sh\n", 0o644)},
+		"the binary with fault points cannot be run":   {FaultBinary: file("#!/nonexistent/sh\n", 0o755)},
+		"the old binary cannot be run: exit status 1":  {OldBinary: "/bin/false"},
+		`/bin/echo is not tollgate: it says "version"`: {OldBinary: "/bin/echo"},
+		" has no fault points: build it with":          {FaultBinary: good},
+	} {
+		if o.Binary == "" {
+			o.Binary = good
+		}
+		o.Progress = func(text string) { t.Errorf("%s: it has begun: %s", want, text) }
+		r, err := Crash(t.Context(), o)
+		require.ErrorContains(t, err, want)
+		require.Nil(t, r)
+	}
+}
+
+// What a drill that is told to end still sees is its own doing, and no failure of the product.
+func TestRun_InterruptedIsNotFailed(t *testing.T) {
+	t.Parallel()
+	good, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := run(ctx, "outage", Options{Binary: good}, func(ctx context.Context, d *drill) error {
+		d.report.expect("before", "requests", "1", "1")
+		cancel()
+		d.report.expect("after", "requests", "1", "0")
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, ErrInterrupted)
+	require.EqualError(t, err, "drill outage: interrupted")
+	require.True(t, r.Interrupted)
 	require.False(t, r.Passed)
-	require.Empty(t, r.Checks)
-	require.NotEmpty(t, said)
+	require.Len(t, r.Checks, 1)
+	var b strings.Builder
+	require.NoError(t, r.WriteTable(&b))
+	require.Contains(t, b.String(), "drill outage interrupted after")
+	require.NotContains(t, b.String(), "FAILED")
+
+	r, err = run(ctx, "outage", Options{Binary: good}, nil)
+	require.ErrorIs(t, err, ErrInterrupted)
+	require.Nil(t, r, "nothing was begun")
 }

@@ -28,8 +28,12 @@ type Report struct {
 	Method []string `json:"method"`
 	Checks []Check  `json:"checks"`
 	Passed bool     `json:"passed"` // the drill came to its end, and every check passed
+	// Interrupted: it was told to end before; the checks are those of until then.
+	Interrupted bool `json:"interrupted,omitempty"`
 	// Logs are what the processes that ran at the end of a drill that did not pass had logged, one text each.
 	Logs []string `json:"logs,omitempty"`
+
+	interrupted func() bool // nil: it cannot be
 }
 
 // WriteTable writes the report for people, one check a line.
@@ -57,8 +61,10 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	verdict := "passed"
+	verdict, when := "passed", "in"
 	switch {
+	case r.Interrupted:
+		verdict, when = "interrupted", "after"
 	case failed > 0:
 		verdict = fmt.Sprintf("FAILED: %d of %d checks", failed, len(r.Checks))
 	case !r.Passed:
@@ -69,7 +75,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "drill %s %s in %.1f s\n", r.Drill, verdict, r.Seconds)
+	_, err := fmt.Fprintf(w, "drill %s %s %s %.1f s\n", r.Drill, verdict, when, r.Seconds)
 	return err
 }
 
@@ -88,8 +94,11 @@ func (r *Report) expect(phase, what, expected, seen string) {
 	r.judge(phase, what, expected, seen, expected == seen)
 }
 
-// judge notes a check with a verdict of its own.
+// judge notes a check with a verdict of its own. What is seen of a drill that is interrupted is its own doing.
 func (r *Report) judge(phase, what, expected, seen string, passed bool) {
+	if r.interrupted != nil && r.interrupted() {
+		return
+	}
 	r.Checks = append(r.Checks, Check{Phase: phase, What: what, Expected: expected, Seen: seen, Passed: passed})
 }
 

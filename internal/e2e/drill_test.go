@@ -104,6 +104,9 @@ func TestDrill_InterruptLeavesNothing(t *testing.T) {
 	require.Greater(t, len(processes), 6, "four gateways, control plane, upstream and PostgreSQL")
 	require.NoError(t, r.cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 1, r.exitCode(t, time.Minute), r.out.String())
+	require.Contains(t, r.stdout.String(), "drill outage interrupted after")
+	require.NotContains(t, r.stdout.String(), "FAILED", "nothing that was promised was broken")
+	require.Contains(t, r.out.String(), "tollgate: drill outage: interrupted\n")
 	for _, pid := range processes {
 		require.Eventually(t, func() bool { return gone(pid) }, 10*time.Second, 10*time.Millisecond, "process %d goes on", pid)
 	}
