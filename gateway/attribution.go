@@ -11,6 +11,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/money"
+	"github.com/tollgate-gateway/tollgate/providers"
 )
 
 // The headers by which a client says what a call is for. They are stripped before the provider.
@@ -170,21 +171,15 @@ func hasNUL(b []byte) bool {
 
 // attribute completes what the headers said by what the body says (ruling 27), and checks what the organization requires.
 // Body members are read only; they go on to the provider as they are. dropped names what was too large to be kept.
-func (w *wishes) attribute(body *jsonedit.Document, require []string) (dropped []string, err error) {
+func (w *wishes) attribute(body *jsonedit.Document, d providers.Dialect, require []string) (dropped []string, err error) {
 	if body != nil {
-		user, ok, err := body.String("user")
-		switch {
-		case err != nil:
-			return nil, invalid("user", "user must be a string.")
-		case !ok || user == "":
-		case len(user) > maxEndUser:
-			return nil, invalid("user", "user must have at most 256 bytes.")
-		case clean(user) != nil:
-			return nil, invalid("user", "user "+clean(user).Error()+".")
-		case w.endUser != "" && w.endUser != user:
-			return nil, invalid("user", "The header "+headerEndUser+" and the member user name different end users.")
-		default:
-			w.endUser = user
+		if err := w.namedBy(body, "user"); err != nil {
+			return nil, err
+		}
+		if isAnthropic(d) {
+			if err := w.namedBy(body, "metadata", "user_id"); err != nil {
+				return nil, err
+			}
 		}
 		if raw, ok := body.Get("metadata"); ok && w.metadata == nil && raw[0] == '{' {
 			switch {
@@ -207,6 +202,26 @@ func (w *wishes) attribute(body *jsonedit.Document, require []string) (dropped [
 		}
 	}
 	return dropped, nil
+}
+
+// namedBy takes the end user from a member of the body, which must not contradict what was said before.
+func (w *wishes) namedBy(body *jsonedit.Document, path ...string) error {
+	name := strings.Join(path, ".")
+	user, ok, err := body.String(path...)
+	switch {
+	case err != nil:
+		return invalid(name, name+" must be a string.")
+	case !ok || user == "":
+	case len(user) > maxEndUser:
+		return invalid(name, name+" must have at most 256 bytes.")
+	case clean(user) != nil:
+		return invalid(name, name+" "+clean(user).Error()+".")
+	case w.endUser != "" && w.endUser != user:
+		return invalid(name, "The member "+name+" names another end user than the header "+headerEndUser+" or the member user.")
+	default:
+		w.endUser = user
+	}
+	return nil
 }
 
 // orUnavailable answers for a store that could not be read; a governance.Error speaks for itself.

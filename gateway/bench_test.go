@@ -30,6 +30,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/plugins"
 	"github.com/tollgate-gateway/tollgate/providers"
+	"github.com/tollgate-gateway/tollgate/providers/anthropic"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
@@ -68,6 +69,8 @@ type setup struct {
 	limits    []*governance.Limit
 	principal governance.Principal
 	dial      func(context.Context, string, string, syscall.RawConn) error
+
+	translators []providers.Translator
 }
 
 // model offers a public model with one target for each script of the mock.
@@ -86,6 +89,15 @@ func (s *setup) model(name string, scripts ...string) []*governance.Target {
 		m.Targets = append(m.Targets, governance.ModelTarget{Target: governance.Ref{Num: num}, Priority: len(m.Targets)})
 	}
 	s.models = append(s.models, m)
+	return made
+}
+
+// claude offers a public model like model does, at upstreams that speak Anthropic's dialect.
+func (s *setup) claude(name string, scripts ...string) []*governance.Target {
+	made := s.model(name, scripts...)
+	for _, t := range made {
+		t.ProviderKind = anthropic.Kind
+	}
 	return made
 }
 
@@ -133,7 +145,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	s.catalogs = &catalogs{current: governance.NewCatalog(1, time.Now(), s.models, s.targets, s.limits)}
 	chain := append([]gateway.Link{{Plugin: keys{demoKey: s.principal, foreignKey: s.principal}}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
-		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New()}, Ledger: s.ledger, Catalogs: s.catalogs,
+		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New(), anthropic.New()}, Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
 		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
 	})
 	require.NoError(t, err)
@@ -256,8 +268,13 @@ type opened struct {
 
 func (b *bench) open(body string) opened {
 	b.t.Helper()
+	return b.openAt("/v1/chat/completions", body)
+}
+
+func (b *bench) openAt(path, body string, headers ...string) opened {
+	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
-	response, err := b.client.Do(b.request(http.MethodPost, "/v1/chat/completions", body).WithContext(ctx))
+	response, err := b.client.Do(b.request(http.MethodPost, path, body, headers...).WithContext(ctx))
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { cancel(); _ = response.Body.Close() })
 	return opened{response, bufio.NewReader(response.Body), cancel}
@@ -281,6 +298,12 @@ func (b *bench) sums(reached func(mock.Counts) bool) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(b.t, b.mock.Wait(ctx, reached))
+}
+
+// release lets the requests that the upstream has go on, and waits for one if it has none yet.
+func (b *bench) release(steps int) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool { return b.mock.Release(0, steps) > 0 }, time.Minute, 2*time.Millisecond)
 }
 
 // settled waits until n attempts are closed and returns them.

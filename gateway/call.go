@@ -162,6 +162,9 @@ func (c *call) authenticate() error {
 
 // serveModel serves a call to a model: the only way from here to a provider.
 func (c *call) serveModel() error {
+	if isAnthropic(c.route.dialect) && c.r.Header.Get("Anthropic-Version") == "" {
+		return invalid("anthropic-version", "The header anthropic-version is missing.")
+	}
 	if err := c.read(); err != nil {
 		return err
 	}
@@ -245,7 +248,7 @@ func (c *call) claim() error {
 
 // prepare runs every stage that comes before the first attempt.
 func (c *call) prepare() error {
-	dropped, err := c.wishes.attribute(c.Body, c.Principal.Require)
+	dropped, err := c.wishes.attribute(c.Body, c.route.dialect, c.Principal.Require)
 	if err != nil {
 		return err
 	}

@@ -302,6 +302,9 @@ func (ch *chain) charge(ctx context.Context, c *call) ([]governance.Hold, error)
 	return holds, nil
 }
 
+// seesEvents reports whether any plugin looks at events.
+func (ch *chain) seesEvents() bool { return len(ch.observers)+len(ch.eventGuards) > 0 }
+
 // observe shows an event to the observers, which cannot change anything: their failures are counted and nothing else.
 func (ch *chain) observe(c *call, ev sse.Event) {
 	for _, s := range ch.observers {

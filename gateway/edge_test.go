@@ -106,7 +106,8 @@ func TestErrorsHaveOneShapeOnEveryStatus(t *testing.T) {
 		{"GET", "/admin", "", nil, 404, "not_found"},
 		{"GET", "/admin/v1/keys", "", nil, 404, "not_found"},
 		{"GET", "/console/", "", nil, 404, "not_found"},
-		{"POST", "/v1/messages", "{}", nil, 404, ""},
+		{"POST", "/v1/messages", "{}", nil, 400, ""},
+		{"GET", "/v1/messages", "", nil, 405, ""},
 		{"GET", "/v1/chat/completions", "", nil, 405, "method_not_allowed"},
 		{"DELETE", "/v1/models/m", "", nil, 405, "method_not_allowed"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"Content-Encoding", "gzip"}, 415, "unsupported_content_encoding"},
@@ -172,14 +173,26 @@ func tags(n int) string {
 
 func TestRuling41_AnthropicsShape(t *testing.T) {
 	t.Parallel()
-	b := start(t, func(s *setup) { s.model("m", "small"); s.limit(governance.KindBudget, governance.MetricCost, 0) })
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.claude("c", "small")
+		s.limit(governance.KindBudget, governance.MetricCost, 0)
+	})
 	for _, tc := range []struct {
 		method, path, body string
 		headers            []string
 		kind               string
 	}{
-		{"POST", "/v1/messages", "{}", nil, "not_found_error"},
-		{"POST", "/anthropic/v1/messages", "{}", nil, "not_found_error"},
+		{"POST", "/v1/messages/batches", "{}", nil, "not_found_error"},
+		{"GET", "/v1/messages", "", nil, "invalid_request_error"},
+		{"POST", "/v1/messages", `{"model":"c"}`, nil, "invalid_request_error"}, // without its version
+		{"POST", "/messages", `{"model":"c"}`, []string{"Anthropic-Version", "2023-06-01"}, "billing_error"},
+		{"POST", "/openai/v1/messages", `{"model":"c"}`, []string{"Anthropic-Version", "2023-06-01"}, "billing_error"},
+		{"POST", "/v1/messages", `{"model":"c","max_tokens":-1}`, []string{"Anthropic-Version", "2023-06-01"}, "invalid_request_error"},
+		{"POST", "/v1/messages", `{"model":"m"}`, []string{"Anthropic-Version", "2023-06-01"}, "permission_error"},
+		{"POST", "/v1/messages", `{"model":"x"}`, []string{"Anthropic-Version", "2023-06-01"}, "not_found_error"},
+		{"POST", "/v1/messages/count_tokens", `{"model":"m"}`, []string{"Anthropic-Version", "2023-06-01"}, "not_found_error"},
+		{"POST", "/v1/messages", `{"model":"c"}`, []string{"Authorization", "Bearer x", "Anthropic-Version", "2023-06-01"}, "authentication_error"},
 		{"GET", "/v1/models", "", []string{"Authorization", "", "Anthropic-Version", "2023-06-01"}, "authentication_error"},
 		{"GET", "/anthropic/v1/models/x", "", nil, "not_found_error"},
 		{"POST", "/anthropic/v1/chat/completions", chatBody, nil, "billing_error"},

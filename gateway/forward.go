@@ -31,12 +31,19 @@ type attempt struct {
 	number   int // from 1
 	target   *governance.Target
 	provider providers.Provider
-	meter    providers.Meter
+	lane     lane
+	meter    providers.Meter // of the lane's dialect
 	holds    []governance.Hold
 	ending   governance.Ending
 	sending  sending
 	body     sendBody
 	keeper   *keeper // nil: no keep-alives
+
+	// Of a translated lane.
+	translated *jsonedit.Document // the client's body, until it is sent
+	answer     providers.Answer
+	out        bytes.Buffer // what an event of the upstream is to the client
+	warnings   []string     // about parameters that did not come through
 
 	// The life of the upstream's side. timer ends it when the upstream is silent or the call's time is over; watchers end it
 	// when others do.
@@ -46,7 +53,7 @@ type attempt struct {
 	leaving  sync.Once
 	left     atomic.Bool // the client has left and the answer is read on for its usage
 	askUsage bool        // the usage frame of a stream is there because we asked for it
-	oweUsage bool        // the client asked for one, and the upstream could not be asked
+	oweUsage bool        // the client waits for one, and the upstream could not be asked
 }
 
 // forward tries the targets in their order until one answers. Every attempt is reserved on its own, under one deadline and
@@ -173,10 +180,14 @@ func onlyTarget(d *governance.Denial) bool {
 func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	t := c.Target
 	p := c.g.providers[t.ProviderKind]
-	if p == nil || !speaks(p, c.route.dialect) {
-		return nil, governance.ReserveRequest{}, &failure{
-			cause: &governance.Error{Code: governance.CodeModelNotAllowed, Public: "The model cannot be called by this path.", Param: "model"},
-			next:  true,
+	way, ok := c.g.lanes.to(p, c.route.dialect)
+	if !ok {
+		return nil, governance.ReserveRequest{}, c.noLane()
+	}
+	a := &attempt{target: t, provider: p, lane: way, meter: p.Meter(way.dialect)}
+	if way.translator != nil {
+		if err := c.translate(a); err != nil { // before anything is held for it
+			return nil, governance.ReserveRequest{}, err
 		}
 	}
 	c.Attempt++ // what plugins see is the number of the attempt they charge
@@ -193,9 +204,7 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	if err := c.affords(t, estimate); err != nil {
 		return nil, governance.ReserveRequest{}, aboutTarget(err)
 	}
-	a := &attempt{
-		id: ids.New(c.g.now()), number: number, target: t, provider: p, meter: p.Meter(c.route.dialect), holds: holds,
-	}
+	a.id, a.number, a.holds = ids.New(c.g.now()), number, holds
 	a.ending = governance.Ending{ID: a.id, Reserved: estimate, Price: t.Price, OutputRate: t.OutputRate}
 	request := governance.ReserveRequest{
 		ID: a.id, Estimate: estimate, Holds: holds, HardExpiry: c.g.cfg.Unary + c.g.cfg.ExpiryMargin,
@@ -223,15 +232,6 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	}
 	carryRequests(c.kept, holds)
 	return a, request, nil
-}
-
-func speaks(p providers.Provider, d providers.Dialect) bool {
-	for _, s := range p.Speaks() {
-		if s == d {
-			return true
-		}
-	}
-	return false
 }
 
 // aboutTarget lets another target be tried where a plugin refused this one for its price.
@@ -347,8 +347,10 @@ func (c *call) try(a *attempt, more bool) error {
 	defer context.AfterFunc(c.ctx(), func() { c.left(a) })()
 	defer context.AfterFunc(c.g.life.cut, func() { a.cancel(errCut) })()
 
-	up := providers.Upstream{BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential}
-	request, err := a.provider.NewRequest(a.sending.watch(a.ctx), up, c.route.dialect, c.r.Header, body)
+	up := providers.Upstream{
+		BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential, ClientQuery: c.r.URL.RawQuery,
+	}
+	request, err := a.provider.NewRequest(a.sending.watch(a.ctx), up, a.lane.dialect, c.r.Header, body)
 	if err != nil {
 		return &failure{cause: &governance.Error{
 			Code: governance.CodeUpstreamUnreachable, Public: "The provider cannot be called as it is configured.", Err: err,
@@ -424,30 +426,43 @@ func (c *call) left(a *attempt) {
 	})
 }
 
-// upstreamBody is the client's body with the members that Tollgate owns set, and every other byte as it came.
+// upstreamBody is the client's body with the members that Tollgate owns set, and every other byte as it came; on a translated
+// lane, as it was translated.
 func (c *call) upstreamBody(a *attempt) ([]byte, error) {
+	doc := c.Body
 	var edits []jsonedit.Edit
-	if a.target.UpstreamModel != c.Model {
+	switch {
+	case a.lane.translator != nil:
+		doc, a.translated = a.translated, nil
+		a.answer = a.lane.translator.NewAnswer(c.Body)
+		if a.lane.dialect == providers.AnthropicMessages && c.Demand.Declared == 0 && a.target.MaxOutput > 0 {
+			// The dialect wants a limit, and the client has set none.
+			edits = append(edits, jsonedit.At("max_tokens").Int(a.target.MaxOutput))
+		}
+	case a.target.UpstreamModel != c.Model:
 		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
 	}
-	if hasStreamOptions(c.route.dialect) {
-		asked, _, err := c.Body.Bool("stream_options", "include_usage")
-		_, given := c.Body.Get("stream_options")
+	if hasStreamOptions(a.lane.dialect) {
+		asked, _, err := doc.Bool("stream_options", "include_usage")
+		_, given := doc.Get("stream_options")
 		switch {
 		case err != nil:
 			return nil, unreadable(err)
-		case a.target.NoStreamOptions && given:
-			edits = append(edits, jsonedit.At("stream_options").Delete())
-			a.oweUsage = c.Stream && asked
-		case c.Stream && !asked && !a.target.NoStreamOptions:
+		case a.target.NoStreamOptions:
+			if given {
+				edits = append(edits, jsonedit.At("stream_options").Delete())
+			}
+			// Whether the client of a translated lane waits for usage is its translator's to know.
+			a.oweUsage = c.Stream && (asked || a.answer != nil)
+		case c.Stream && !asked:
 			edits = append(edits, jsonedit.At("stream_options", "include_usage").Bool(true))
 			a.askUsage = true
 		}
 	}
 	if len(edits) == 0 {
-		return c.Body.Bytes(), nil
+		return doc.Bytes(), nil
 	}
-	body, err := c.Body.With(edits...)
+	body, err := doc.With(edits...)
 	if err != nil {
 		return nil, unreadable(err)
 	}
@@ -537,9 +552,12 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 		f.cause.Code = governance.CodeUpstreamInvalid
 	}
 	body = c.mask(a, body)
-	if isJSON(body) {
+	switch {
+	case isJSON(body) && a.answer != nil:
+		f.body = c.translatedError(a, status, body)
+	case isJSON(body):
 		f.body = body
-	} else {
+	default:
 		broken := f.cause.Code == governance.CodeUpstreamAborted
 		if broken { // a whole answer, though none of the provider's API
 			f.cause.Code = governance.CodeUpstreamInvalid

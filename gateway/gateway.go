@@ -24,6 +24,7 @@ type Options struct {
 	Config      Config
 	Chain       []Link // in the configuration's order
 	Providers   []providers.Provider
+	Translators []providers.Translator // one for an ordered pair of dialects; of several that fit a target the first is taken
 	Ledger      governance.Ledger
 	Catalogs    governance.Catalogs
 	EndUsers    governance.EndUsers
@@ -43,6 +44,7 @@ type Gateway struct {
 	cfg       Config
 	chain     *chain
 	providers map[string]providers.Provider
+	lanes     lanes
 	upstreams upstreams
 	ledger    governance.Ledger
 	catalogs  governance.Catalogs
@@ -70,9 +72,14 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the chain: %w", err)
 	}
+	ways, err := newLanes(o.Translators)
+	if err != nil {
+		return nil, err
+	}
 	cut, cutNow := context.WithCancelCause(context.Background())
 	g := &Gateway{
 		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
+		lanes:     ways,
 		upstreams: newUpstreams(o.Config, o.DialControl),
 		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency,
 		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics),

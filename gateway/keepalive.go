@@ -25,7 +25,8 @@ type keeper struct {
 
 // keepsAlive reports whether the call's stream may have keep-alives: the dialect must have a frame that says nothing.
 func (c *call) keepsAlive() bool {
-	return c.Stream && c.g.cfg.KeepAlive > 0 && hasStreamOptions(c.route.dialect)
+	d := c.route.dialect
+	return c.Stream && c.g.cfg.KeepAlive > 0 && (hasStreamOptions(d) || d == providers.AnthropicMessages)
 }
 
 // keepAlive starts the keep-alives of an attempt. stop must be called.
@@ -94,6 +95,9 @@ type emptyChoice struct {
 // emptyFrame is a frame in the route's dialect that adds nothing. Its id is the upstream's, and empty until the upstream has
 // told it: openai-go takes the first id that is not empty for the answer's and refuses frames with another one.
 func (c *call) emptyFrame() []byte {
+	if c.route.dialect == providers.AnthropicMessages {
+		return event([]byte("ping"), []byte(`{"type": "ping"}`))
+	}
 	chunk := emptyChunk{chunkHead{"", "chat.completion.chunk", c.Received.Unix(), c.Model}, []emptyChoice{{Delta: &struct{}{}}}}
 	if c.route.dialect == providers.OpenAICompletions {
 		chunk.Object, chunk.Choices = "text_completion", []emptyChoice{{Text: new(string)}}

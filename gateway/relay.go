@@ -69,6 +69,7 @@ func (c *call) attemptHeaders(t *governance.Target, number int) {
 
 // answerHeaders accompany an answer.
 func (c *call) answerHeaders(a *attempt, contentType string) {
+	c.warnings = append(c.warnings, a.warnings...)
 	c.header("Content-Type", contentType)
 	c.header("X-Tollgate-Tokens-Reserved", strconv.FormatInt(a.ending.Reserved.Quantities.Tokens(), 10))
 	c.attemptHeaders(a.target, a.number)
@@ -109,13 +110,16 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	a.meter.Body(body)
 	facts := a.meter.Facts()
 	if !facts.Terminal && !json.Valid(body) { // a meter that has read all of it knows that it is valid
-		a.meter = a.provider.Meter(c.route.dialect)
+		a.meter = a.provider.Meter(a.lane.dialect)
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
 	}
 	if facts.ErrorBody != nil {
 		return c.refusedInside(a, response, body)
 	}
 	a.look(facts)
+	if body, err = a.answerBody(body); err != nil {
+		return err
+	}
 	if data, err := c.g.chain.guardEvent(a.ctx, c, sse.Event{Raw: body, Data: body}); err != nil {
 		a.ending.Blocked = true
 		return err
@@ -128,7 +132,7 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 		return errClientLeft
 	}
 	contentType := response.Header.Get("Content-Type")
-	if contentType == "" {
+	if contentType == "" || a.answer != nil {
 		contentType = contentJSON
 	}
 	c.answerHeaders(a, contentType)
@@ -148,8 +152,11 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 func (a *attempt) look(f providers.Facts) {
 	a.ending.Terminal = f.Terminal
 	a.ending.OutputBytes = f.OutputLen
-	if f.HasUsage && !f.BadUsage {
+	switch {
+	case f.HasUsage && !f.BadUsage:
 		a.ending.Usage = &f.Usage
+	case f.PromptUsage:
+		a.ending.Prompt = &f.Usage
 	}
 }
 
@@ -157,6 +164,11 @@ func (a *attempt) look(f providers.Facts) {
 // error names, else with that of what it means.
 func (c *call) refusedInside(a *attempt, response *http.Response, body []byte) error {
 	a.ending.Refused, a.ending.FirstByte = true, false
+	return c.saidInside(a, response, body)
+}
+
+// saidInside explains an error object within a success.
+func (c *call) saidInside(a *attempt, response *http.Response, body []byte) error {
 	why := a.provider.Classify(response.StatusCode, response.Header, body)
 	status := namedStatus(body)
 	if status == 0 {
@@ -212,14 +224,19 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 			return c.streamEnded(a, s, err)
 		}
-		content := len(ev.Data) > 0 && string(ev.Name) != "ping"
+		content := hasContent(ev)
 		if content {
 			a.timer.Reset(c.atMost(c.g.cfg.Idle))
 		}
 		a.meter.Event(ev)
 		facts := a.meter.Facts()
-		c.g.chain.observe(c, ev)
+		if a.answer == nil {
+			c.g.chain.observe(c, ev)
+		}
 		if c.status == 0 {
+			if !content && a.answer != nil {
+				continue
+			}
 			if !content && len(s.ahead)+len(ev.Raw) <= maxAhead {
 				s.ahead = append(s.ahead, ev.Raw...)
 				continue
@@ -230,27 +247,16 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 		}
 		a.ending.FirstByte = a.ending.FirstByte || content
-		s.said = s.said || facts.ErrorBody != nil
-		raw := ev.Raw
-		if content {
-			data, err := c.g.chain.guardEvent(a.ctx, c, ev)
-			if err != nil {
-				a.ending.Blocked = true
-				return c.cutOff(a, asFailure(err).cause)
-			}
-			if data != nil {
-				raw = event(ev.Name, data)
-			}
+		raw, err := c.forClient(a, s, ev, response, &facts)
+		if err != nil {
+			return c.withheld(a, s, err)
 		}
 		if !s.begun {
 			if err := c.beginStream(a, s); err != nil {
 				return err
 			}
 		}
-		if a.askUsage && facts.UsageOnly {
-			raw = nil // the client did not ask for this frame (ruling 36)
-		}
-		if isLast(c.route.dialect, ev, facts) && c.open == a {
+		if isLast(a.lane.dialect, ev, facts) && c.open == a {
 			if err := c.flushStream(a, s); err != nil {
 				return err
 			}
@@ -258,9 +264,11 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			a.ending.ClientLeft = a.left.Load()
 			settled := c.settle(a, c.g.cfg.AnswerHold)
 			a.timer.Reset(afterTerminal)
-			if a.oweUsage && !facts.HasUsage {
-				if err := c.pass(a, s, usageFrame(s.head, &settled)); err != nil {
-					return err
+			if a.oweUsage && !facts.HasUsage && a.answer == nil {
+				if frame := usageFrame(s.head, &settled); frame != nil {
+					if err := c.pass(a, s, event(nil, frame)); err != nil {
+						return err
+					}
 				}
 			}
 		}
@@ -268,9 +276,6 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			return err
 		}
 		if content {
-			if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
-				s.head = bytes.Clone(ev.Data)
-			}
 			s.sent++
 		}
 		if !s.events.Buffered() {
@@ -279,6 +284,43 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 		}
 	}
+}
+
+// hasContent reports whether an event says anything: keep-alives do not.
+func hasContent(ev sse.Event) bool { return len(ev.Data) > 0 && string(ev.Name) != "ping" }
+
+// forClient returns what an event of the upstream is to the client; nil: nothing.
+func (c *call) forClient(a *attempt, s *stream, ev sse.Event, response *http.Response, facts *providers.Facts) ([]byte, error) {
+	if a.answer != nil {
+		return c.clientEvents(a, s, ev, response, facts)
+	}
+	s.said = s.said || facts.ErrorBody != nil
+	if !hasContent(ev) {
+		return ev.Raw, nil
+	}
+	if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
+		s.head = bytes.Clone(ev.Data)
+	}
+	data, err := c.g.chain.guardEvent(a.ctx, c, ev)
+	switch {
+	case err != nil:
+		a.ending.Blocked = true
+		return nil, err
+	case a.askUsage && facts.UsageOnly:
+		return nil, nil // the client did not ask for this frame (ruling 36)
+	case data != nil:
+		return event(ev.Name, data), nil
+	}
+	return ev.Raw, nil
+}
+
+// withheld ends a stream that a guard of its events or a translator has refused.
+func (c *call) withheld(a *attempt, s *stream, err error) error {
+	if a.ending.Blocked || s.begun {
+		return c.cutOff(a, asFailure(err).cause)
+	}
+	a.look(a.meter.Facts())
+	return err
 }
 
 // beginStream commits to the answer: from here on no other target can give one, so the request's body is let go.
@@ -350,6 +392,10 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 	}
 	clean := errors.Is(err, io.EOF)
 	if c.open != a || clean && (facts.Terminal || facts.Finished) {
+		rest, err := c.lastEvents(a, s, &facts)
+		if err != nil {
+			return c.withheld(a, s, err)
+		}
 		if c.open == a {
 			a.ending.Terminal = true
 			if err := c.flushStream(a, s); err != nil {
@@ -363,6 +409,9 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 		}
 		if a.left.Load() {
 			return errClientLeft
+		}
+		if err := c.pass(a, s, rest); err != nil {
+			return err
 		}
 		return c.flushStream(a, s)
 	}
@@ -451,8 +500,8 @@ type chunkUsage struct {
 	Estimated  bool  `json:"estimated"`
 }
 
-// usageFrame makes the usage frame that a client asked for and its upstream cannot send (F115), from what was booked. It
-// says that it is an estimate. A stream whose first frame is no object gets none.
+// usageFrame makes the data of the usage frame that a client asked for and its upstream cannot send (F115), from what was
+// booked. It says that it is an estimate. A stream whose first frame is no object gets none: nil.
 func usageFrame(head []byte, s *governance.Settlement) []byte {
 	var frame chunk
 	if json.Unmarshal(head, &frame) != nil || frame.ID == nil || frame.Object == nil || frame.Created == nil || frame.Model == nil {
@@ -465,7 +514,7 @@ func usageFrame(head []byte, s *governance.Settlement) []byte {
 	if err != nil {
 		return nil
 	}
-	return event(nil, b)
+	return b
 }
 
 type responsesError struct {
@@ -479,10 +528,14 @@ type responsesError struct {
 // errorEvent writes an error as a stream's dialect does. sent is the number of events before it.
 func (c *call) errorEvent(f *failure, sent int) []byte {
 	e := f.cause
-	if f.body != nil {
+	switch d := c.route.dialect; {
+	case isAnthropic(d) && f.body != nil:
+		return event([]byte("error"), f.body)
+	case isAnthropic(d):
+		return event([]byte("error"), encode(e, answers[e.Code].status, true, c.ID.String()))
+	case f.body != nil:
 		return event(nil, f.body)
-	}
-	if c.route.dialect == providers.OpenAIResponses {
+	case d == providers.OpenAIResponses:
 		b, _ := json.Marshal(responsesError{"error", string(e.Code), e.Public, orNull(e.Param), sent}) //nolint:errchkjson // plain data
 		return event([]byte("error"), b)
 	}

@@ -33,6 +33,8 @@ func routes() []*route {
 		{governance.RouteEmbeddings, http.MethodPost, "/v1/embeddings", providers.OpenAIEmbeddings, model},
 		{governance.RouteResponses, http.MethodPost, "/v1/responses", providers.OpenAIResponses, model},
 		{governance.RouteModerations, http.MethodPost, "/v1/moderations", providers.OpenAIModerations, model},
+		{governance.RouteMessages, http.MethodPost, "/v1/messages", providers.AnthropicMessages, model},
+		{governance.RouteCountTokens, http.MethodPost, "/v1/messages/count_tokens", providers.AnthropicCountTokens, model},
 		{"models", http.MethodGet, "/v1/models", "", (*call).serveModels},
 		{"models.one", http.MethodGet, modelPath + "*", "", (*call).serveModelInfo},
 		{"key", http.MethodGet, "/v1/key", "", (*call).serveKey},
@@ -156,11 +158,14 @@ func modelName(path string) (escaped string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimPrefix(modelPath, "/v1"))
 }
 
-// speaksAnthropic follows ruling 41: errors and shared paths are Anthropic's under its mount, on its own path, and with
+// speaksAnthropic follows ruling 41: errors and shared paths are Anthropic's under its mount, on its own paths, and with
 // its version header on paths that both dialects have.
 func speaksAnthropic(rt *route, r *http.Request) bool {
 	path := r.URL.Path
-	if strings.HasPrefix(path, "/anthropic/") || strings.HasPrefix(path, "/v1/messages") {
+	if strings.HasPrefix(path, "/anthropic/") || rt != nil && isAnthropic(rt.dialect) {
+		return true
+	}
+	if rt == nil && strings.HasPrefix(path, "/v1/messages") {
 		return true
 	}
 	shared := rt == nil || rt.name == "models" || rt.name == "models.one"

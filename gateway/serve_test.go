@@ -78,20 +78,34 @@ func TestServe_EveryModelRoute(t *testing.T) {
 	}
 }
 
-// TestX01_NoRouteReachesAProviderWithoutGovernance calls every route of the table with a key that has nothing left.
+// TestX01_NoRouteReachesAProviderWithoutGovernance calls every route of the table with a key that has nothing left. Counting
+// tokens costs nothing and is admitted all the same (ruling 29).
 func TestX01_NoRouteReachesAProviderWithoutGovernance(t *testing.T) {
 	t.Parallel()
-	b := start(t, func(s *setup) { s.limit(governance.KindBudget, governance.MetricCost, 0) })
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.claude("claude", "small")
+		s.limit(governance.KindBudget, governance.MetricCost, 0)
+	})
 	for _, rt := range b.gw.Routes() {
 		path := strings.NewReplacer("*", "m", ":id", "018f0000-0000-7000-8000-000000000000").Replace(rt.Path)
 		body := ""
 		if rt.Method == http.MethodPost {
 			body = `{"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x"}`
 		}
-		a := b.do(b.request(rt.Method, path, body))
-		if rt.Metered {
+		if strings.HasPrefix(path, "/v1/messages") {
+			body = strings.Replace(body, `"m"`, `"claude"`, 1)
+		}
+		a := b.do(b.request(rt.Method, path, body, "Anthropic-Version", "2023-06-01"))
+		switch {
+		case rt.Name == governance.RouteCountTokens:
+			require.Equal(t, http.StatusOK, a.StatusCode, path+a.text())
+			require.Len(t, b.ledger.admitted(), 1)
+			require.Equal(t, rt.Name, b.ledger.admitted()[0].Origin.Route)
+			b.mock.Reset()
+		case rt.Metered:
 			require.Equal(t, http.StatusTooManyRequests, a.StatusCode, path+a.text())
-			require.Equal(t, "insufficient_quota", a.failure(t).Type)
+			require.Equal(t, "budget_exceeded", a.failure(t).Code)
 			require.Equal(t, "false", a.Header.Get("X-Should-Retry"))
 			require.Empty(t, a.Header.Get("Retry-After"))
 		}

@@ -367,7 +367,7 @@ func TestF097_KeepAlivesWhereSwitchedOn(t *testing.T) {
 	for range 3 {
 		require.Contains(t, o.event(t), empty)
 	}
-	b.mock.Release(0, 1)
+	b.release(1)
 	rest, err := io.ReadAll(o.lines)
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(rest), "data: [DONE]\n\n"))
@@ -375,7 +375,7 @@ func TestF097_KeepAlivesWhereSwitchedOn(t *testing.T) {
 
 	o = b.open(as("refused"))
 	require.Contains(t, o.event(t), empty)
-	b.mock.Release(0, 1)
+	b.release(1)
 	rest, err = io.ReadAll(o.lines)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.Contains(t, string(rest), `data: {"error":`, "later errors are told within the stream")
@@ -383,7 +383,7 @@ func TestF097_KeepAlivesWhereSwitchedOn(t *testing.T) {
 
 	o = b.open(as("broken"))
 	require.Contains(t, o.event(t), empty)
-	b.mock.Release(0, 1)
+	b.release(1)
 	rest, err = io.ReadAll(o.lines)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.Contains(t, string(rest), `"code":"upstream_aborted"`)
@@ -394,7 +394,7 @@ func TestF097_KeepAlivesWhereSwitchedOn(t *testing.T) {
 		require.Contains(t, e, `"id":""`)
 	}
 	require.Regexp(t, `"id":"chatcmpl-mock-[0-9]+","object":"chat.completion.chunk","created":1750000000,.*`+regexp.QuoteMeta(empty), o.event(t))
-	b.mock.Release(0, 20)
+	b.release(20)
 	_, err = io.ReadAll(o.lines)
 	require.NoError(t, err)
 

@@ -18,6 +18,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins/telemetry"
 	"github.com/tollgate-gateway/tollgate/plugins/virtualkey"
 	"github.com/tollgate-gateway/tollgate/providers"
+	"github.com/tollgate-gateway/tollgate/providers/anthropic"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
@@ -36,7 +37,7 @@ func builtinPlugins() []plugins.Module {
 
 // builtinProviders are the kinds of upstream that Tollgate can reach.
 func builtinProviders() []providers.Provider {
-	return []providers.Provider{openai.New()}
+	return []providers.Provider{openai.New(), anthropic.New()}
 }
 
 // required are the plugins without which a chain would let calls through ungoverned.
