@@ -116,6 +116,24 @@ func TestSeries_SumsUpAndTellsTheWorst(t *testing.T) {
 }
 
 // The driver's decisions are the seed's alone, and each part has its own.
+// A series that could not run is told so, instead of by an empty table.
+func TestSeries_RefusesWhatItCannotRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		options SeriesOptions
+		want    string
+	}{
+		{SeriesOptions{Time: time.Hour, Profiles: []Profile{Kills, "bogus"}}, `no profile "bogus"`},
+		{SeriesOptions{Time: time.Hour, Profiles: []Profile{""}}, `no profile ""`},
+		{SeriesOptions{Time: 12 * time.Second}, "12s of time leave less than 1s for the profile burst; it takes 12.5s"},
+		{SeriesOptions{Profiles: []Profile{Locks}}, "0s of time leave less than 1s for the profile locks"},
+	} {
+		require.ErrorContains(t, c.options.Check(), c.want)
+	}
+	require.NoError(t, (&SeriesOptions{Time: 13 * time.Second}).Check())
+	require.NoError(t, (&SeriesOptions{Time: time.Second, Profiles: []Profile{Burst}}).Check())
+}
+
 func TestRandom_FollowsTheSeedAndThePart(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, randomOf(1, "kill").Uint64(), randomOf(1, "kill").Uint64())

@@ -48,16 +48,39 @@ type SeriesReport struct {
 	Total   Report // events and violations of all runs
 }
 
-// RunSeries runs profiles after each other, in rounds. It goes on after a run that failed.
-func RunSeries(ctx context.Context, o SeriesOptions) (SeriesReport, error) {
-	profiles := o.Profiles
-	if len(profiles) == 0 {
+// leastRun is what a run may be rounded to: less than a second is no time at all.
+const leastRun = time.Second
+
+// Check finds what no series can be run with: a profile that is not known, or so little time that one would have none.
+func (o *SeriesOptions) Check() error {
+	profiles, whole := o.profiles()
+	for _, p := range profiles {
+		if !slices.Contains(Profiles(), p) {
+			return fmt.Errorf("no profile %q; there are %v", p, Profiles())
+		}
+	}
+	for _, p := range profiles {
+		if least := time.Duration(float64(leastRun) * whole / share(p)); o.Time < least {
+			return fmt.Errorf("%s of time leave less than %s for the profile %s; it takes %s", o.Time, leastRun, p, least.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+// profiles are those that are run, and the sum of their shares.
+func (o *SeriesOptions) profiles() (profiles []Profile, whole float64) {
+	if profiles = o.Profiles; len(profiles) == 0 {
 		profiles = Profiles()
 	}
-	var whole float64
 	for _, p := range profiles {
 		whole += share(p)
 	}
+	return profiles, whole
+}
+
+// RunSeries runs profiles after each other, in rounds. It goes on after a run that failed.
+func RunSeries(ctx context.Context, o SeriesOptions) (SeriesReport, error) {
+	profiles, whole := o.profiles()
 	rounds := max(1, int((o.Time+round/2)/round))
 	series := SeriesReport{Verdict: Passed, Total: Report{Profile: "all", Seed: o.Seed, Time: o.Time, Verdict: Passed}}
 	var faults []error

@@ -37,12 +37,16 @@ func main() {
 	flag.StringVar(&o.Dir, "dir", "", "where runs that failed leave their logs and databases; default: the system's folder for temporary files")
 	flag.StringVar(&o.Seeds, "seeds", "", "file that failing seeds are added to; empty: none")
 	flag.Parse()
-	if o.Time < time.Second || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "chaos: --time must be a second at least, and there are no arguments")
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "chaos: %q is no flag, and there are no arguments\n", flag.Arg(0))
 		os.Exit(exitFailed)
 	}
 	if *profile != "all" {
 		o.Profiles = []chaos.Profile{chaos.Profile(*profile)}
+	}
+	if err := o.Check(); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(exitFailed)
 	}
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32()) //nolint:gosec // no secret
