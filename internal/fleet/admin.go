@@ -76,8 +76,15 @@ func (e *StatusError) Error() string {
 type Admin struct {
 	URL   string
 	Token secret.String
+	// Patience is for how long a call is repeated that is answered 503, since the database is away; 0: it is not.
+	Patience time.Duration
 
 	client *http.Client
+}
+
+// NewAdmin calls a control plane through client.
+func NewAdmin(client *http.Client, url string, token secret.String) *Admin {
+	return &Admin{URL: url, Token: token, client: client}
 }
 
 // Do calls the admin API; path is what follows /admin/v1/. Numbers of the answer are json.Number. An answer that is not
@@ -90,8 +97,7 @@ func (a *Admin) Do(ctx context.Context, method, path string, body Object) (Objec
 			return nil, fmt.Errorf("write request: %w", err)
 		}
 	}
-	header := http.Header{"Authorization": {"Bearer " + a.Token.Reveal()}}
-	status, text, err := exchange(ctx, a.client, method, a.URL+"/admin/v1/"+path, header, payload)
+	status, text, err := a.exchange(ctx, method, path, payload)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
@@ -108,6 +114,24 @@ func (a *Admin) Do(ctx context.Context, method, path string, body Object) (Objec
 		return nil, fmt.Errorf("%s %s: read answer: %w", method, path, err)
 	}
 	return o, nil
+}
+
+// exchange makes a call, and the same one again while patience lasts.
+func (a *Admin) exchange(ctx context.Context, method, path string, payload []byte) (status int, text []byte, err error) {
+	header := http.Header{"Authorization": {"Bearer " + a.Token.Reveal()}}
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for end := time.Now().Add(a.Patience); ; {
+		status, text, err = exchange(ctx, a.client, method, a.URL+"/admin/v1/"+path, header, payload)
+		if err != nil || status != http.StatusServiceUnavailable || !time.Now().Before(end) {
+			return status, text, err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return status, text, nil
+		}
+	}
 }
 
 // Get reads a resource.
@@ -142,63 +166,73 @@ func (a *Admin) List(ctx context.Context, path string, query url.Values) ([]Obje
 	}
 }
 
-// Tenant is what a caller needs: an organization, and a priced model of the scripted upstream.
+// Tenant is what a caller needs: an organization, and a priced model of an upstream.
 type Tenant struct {
 	Organization, Provider, Model string // public ids
 }
 
-// Prices of the model that SetUp makes, in US dollars per million tokens.
+// Prices of the models that AddModel makes, in US dollars per million tokens.
 const (
 	InputPrice  = "2"
 	OutputPrice = "10"
 )
 
-// SetUp makes an organization, a provider named mock at the scripted upstream, and a model with prices, whose public and
-// upstream name is model.
-func (f *Fleet) SetUp(ctx context.Context, model string) (Tenant, error) {
+// SetUp makes an organization, a provider named mock at an upstream, and a model with prices, whose public and upstream name
+// is model.
+func (a *Admin) SetUp(ctx context.Context, upstream, model string) (Tenant, error) {
 	var t Tenant
-	organization, err := f.Admin.Create(ctx, "organizations", Object{"name": "Acme"})
+	organization, err := a.Create(ctx, "organizations", Object{"name": "Acme"})
 	if err != nil {
 		return t, err
 	}
-	if t.Provider, err = f.AddProvider(ctx); err != nil {
+	if t.Provider, err = a.AddProvider(ctx, upstream); err != nil {
 		return t, err
 	}
 	t.Organization = Text(organization, "id")
-	t.Model, err = f.AddModel(ctx, t.Provider, model, model)
+	t.Model, err = a.AddModel(ctx, t.Provider, model, model)
 	return t, err
 }
 
-// AddProvider makes the scripted upstream a provider, named mock, and returns its id.
-func (f *Fleet) AddProvider(ctx context.Context) (string, error) {
-	provider, err := f.Admin.Create(ctx, "providers", Object{ //nolint:gosec // the mock takes any credential
-		"name": "mock", "kind": "openai", "base_url": f.Mock.BaseURL + "/v1", "credential": "sk-of-the-mock",
+// AddProvider makes an upstream, by its base URL, a provider named mock and returns its id.
+func (a *Admin) AddProvider(ctx context.Context, upstream string) (string, error) {
+	provider, err := a.Create(ctx, "providers", Object{ //nolint:gosec // the mock takes any credential
+		"name": "mock", "kind": "openai", "base_url": upstream + "/v1", "credential": "sk-of-the-mock",
 	})
 	return Text(provider, "id"), err
 }
 
-// AddModel offers an upstream model of the mock under a public name, prices it, and returns the model's id.
-func (f *Fleet) AddModel(ctx context.Context, provider, name, upstream string) (string, error) {
+// AddModel offers a model of the provider mock under a public name, prices it, and returns the model's id.
+func (a *Admin) AddModel(ctx context.Context, provider, name, upstreamModel string) (string, error) {
 	for unit, price := range map[string]string{"input": InputPrice, "output": OutputPrice} {
-		if _, err := f.Admin.Create(ctx, "prices", Object{
-			"provider": "mock", "upstream_model": upstream, "unit": unit, "usd_per_million": price,
+		if _, err := a.Create(ctx, "prices", Object{
+			"provider": "mock", "upstream_model": upstreamModel, "unit": unit, "usd_per_million": price,
 			"effective_from": "2026-01-01T00:00:00Z",
 		}); err != nil {
 			return "", err
 		}
 	}
-	model, err := f.Admin.Create(ctx, "models", Object{"name": name, "targets": []Object{
-		{"provider_id": provider, "upstream_model": upstream, "weight": 1, "priority": 0},
+	model, err := a.Create(ctx, "models", Object{"name": name, "targets": []Object{
+		{"provider_id": provider, "upstream_model": upstreamModel, "weight": 1, "priority": 0},
 	}})
 	return Text(model, "id"), err
 }
 
+// SetUp is Admin's, at the fleet's own upstream.
+func (f *Fleet) SetUp(ctx context.Context, model string) (Tenant, error) {
+	return f.Admin.SetUp(ctx, f.Mock.BaseURL, model)
+}
+
+// AddProvider is Admin's, at the fleet's own upstream.
+func (f *Fleet) AddProvider(ctx context.Context) (string, error) {
+	return f.Admin.AddProvider(ctx, f.Mock.BaseURL)
+}
+
 // Issue makes a virtual key of an organization, with limits of its own, and returns its text and its id.
-func (f *Fleet) Issue(ctx context.Context, organization, name string, limits ...Object) (key secret.String, id string, err error) {
+func (a *Admin) Issue(ctx context.Context, organization, name string, limits ...Object) (key secret.String, id string, err error) {
 	if limits == nil {
 		limits = []Object{}
 	}
-	o, err := f.Admin.Create(ctx, "keys", Object{"organization_id": organization, "name": name, "limits": limits})
+	o, err := a.Create(ctx, "keys", Object{"organization_id": organization, "name": name, "limits": limits})
 	return secret.New(Text(o, "key")), Text(o, "id"), err
 }
 

@@ -1,8 +1,10 @@
 // Package fleet runs the product as its users run it: the real binary as processes, a private PostgreSQL that loses
-// nothing, the scripted upstream, and nothing but HTTP and signals between them. The load runs and the drills stand on it.
+// nothing, the scripted upstream, and nothing but HTTP and signals between them. The load runs, the drills and the chaos suite
+// stand on it.
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -13,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,10 +42,11 @@ type Options struct {
 // Fleet is a running product: one database, one control plane, one scripted upstream, and the gateways that Start adds.
 // Its methods may be called from any goroutine.
 type Fleet struct {
+	*Admin
+
 	Database *devdb.Cluster
 	Control  *Process
 	Mock     *Mock
-	Admin    *Admin
 
 	client *http.Client
 	binary string
@@ -77,20 +79,13 @@ func Start(ctx context.Context, o Options) (f *Fleet, err error) {
 	if err := os.Mkdir(home, 0o700); err != nil {
 		return f, fmt.Errorf("make home of the processes: %w", err)
 	}
-	token := secret.New(ids.Random62(43))
-	f.env = append([]string{
-		"HOME=" + home, "PATH=" + os.Getenv("PATH"),
-		"TOLLGATE_ADMIN_TOKEN=" + token.Reveal(),
-		"TOLLGATE_KEY_PEPPERS=p1:" + random32(),
-		"TOLLGATE_ENCRYPTION_KEYS=k1:" + random32(),
-		"TOLLGATE_DATABASE_DIRECT_URL=" + f.DSN("tollgate_control"),
-		"TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true",
-		"TOLLGATE_LOG_LEVEL=warn",
-	}, o.Env...)
+	settings, token := Settings(home)
+	f.env = slices.Concat(settings, []string{"TOLLGATE_DATABASE_DIRECT_URL=" + f.DSN("tollgate_control")}, o.Env)
 	if err := f.Migrate(ctx, f.binary); err != nil {
 		return f, err
 	}
-	upstream, err := f.run(ctx, Spec{}, "mock", "--listen", "127.0.0.1:0", "--output", "json")
+	upstream, err := start(ctx, f.client, Spec{Binary: f.binary, Env: f.env}, "mock", "--listen", "127.0.0.1:0", "--output", "json")
+	f.keep(upstream)
 	if err != nil {
 		return f, err
 	}
@@ -98,8 +93,22 @@ func Start(ctx context.Context, o Options) (f *Fleet, err error) {
 	if f.Control, err = f.Start(ctx, Spec{Plane: PlaneControl}); err != nil {
 		return f, err
 	}
-	f.Admin = &Admin{URL: f.Control.AdminURL, Token: token, client: f.client}
+	f.Admin = NewAdmin(f.client, f.Control.AdminURL, token)
 	return f, nil
+}
+
+// Settings are those (NAME=value) that the processes of a product share, wherever its database is: home, secrets of their own,
+// an upstream on this machine, and no more in the log than warnings. token is what Admin needs.
+func Settings(home string) (env []string, token secret.String) {
+	token = secret.New(ids.Random62(43))
+	return []string{
+		"HOME=" + home, "PATH=" + os.Getenv("PATH"),
+		"TOLLGATE_ADMIN_TOKEN=" + token.Reveal(),
+		"TOLLGATE_KEY_PEPPERS=p1:" + random32(),
+		"TOLLGATE_ENCRYPTION_KEYS=k1:" + random32(),
+		"TOLLGATE_ALLOW_PRIVATE_PROVIDERS=true",
+		"TOLLGATE_LOG_LEVEL=warn",
+	}, token
 }
 
 func random32() string {
@@ -113,8 +122,13 @@ func (f *Fleet) DSN(role string) string { return f.Database.DSN(role, database) 
 
 // Migrate brings the schema up to date with the steps that a binary knows.
 func (f *Fleet) Migrate(ctx context.Context, binary string) error {
+	return Migrate(ctx, binary, f.env, f.DSN(devdb.Superuser))
+}
+
+// Migrate brings the schema of a database up to date with the steps that a binary knows; dsn is that of the schema's owner.
+func Migrate(ctx context.Context, binary string, env []string, dsn string) error {
 	cmd := exec.CommandContext(ctx, binary, "migrate", "up")
-	cmd.Env = append(slices.Clone(f.env), "TOLLGATE_DATABASE_DIRECT_URL="+f.DSN(devdb.Superuser))
+	cmd.Env = append(slices.Clone(env), "TOLLGATE_DATABASE_DIRECT_URL="+dsn)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("bring schema up to date: %w:\n%s", err, out)
 	}
@@ -123,21 +137,14 @@ func (f *Fleet) Migrate(ctx context.Context, binary string) error {
 
 // Start starts a process of the product and waits until it is ready.
 func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
-	if s.Plane == "" {
-		s.Plane = PlaneGateway
-	}
-	host := s.Host
-	if host == "" {
-		host = "127.0.0.1"
-	}
 	role := "tollgate_gateway"
-	if s.Plane != PlaneGateway {
+	if s.Plane == PlaneControl {
 		role = "tollgate_control"
 	}
-	s.Env = append([]string{"DATABASE_URL=" + f.DSN(role)}, s.Env...)
-	at := host + ":0"
-	p, err := f.run(ctx, s, "serve", "--planes", string(s.Plane), "--output", "json",
-		"--listen", at, "--control-listen", at, "--ops-listen", at)
+	s.Binary = cmp.Or(s.Binary, f.binary)
+	s.Env = slices.Concat(f.env, []string{"DATABASE_URL=" + f.DSN(role)}, s.Env)
+	p, err := Serve(ctx, f.client, s)
+	f.keep(p)
 	if err != nil {
 		return nil, err
 	}
@@ -147,20 +154,14 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	return p, nil
 }
 
-func (f *Fleet) run(ctx context.Context, s Spec, args ...string) (*Process, error) {
-	if s.Binary == "" {
-		s.Binary = f.binary
+// keep remembers a process, so that Close ends it; nil: there is none.
+func (f *Fleet) keep(p *Process) {
+	if p == nil {
+		return
 	}
-	p, err := start(ctx, f.client, s.Binary, append(slices.Clone(f.env), s.Env...), args...)
-	if p != nil {
-		f.mu.Lock()
-		f.processes = append(f.processes, p)
-		f.mu.Unlock()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start tollgate %s: %w", strings.Join(args[:1], " "), err)
-	}
-	return p, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.processes = append(f.processes, p)
 }
 
 // Processes lists what was started and has not ended, the database excepted.

@@ -2,16 +2,21 @@ package fleet
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tollgate-gateway/tollgate/internal/devdb"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,14 +82,46 @@ func TestFleet_StartsGovernsAndLeavesNothing(t *testing.T) {
 }
 
 // What does not start says why, in its own words.
-func TestStart_SaysWhyNot(t *testing.T) {
+func TestServe_SaysWhyNot(t *testing.T) {
 	t.Parallel()
-	f := &Fleet{binary: "/bin/false"}
-	_, err := f.run(t.Context(), Spec{}, "serve")
-	require.ErrorContains(t, err, "it does not say where it listens")
-	f.binary = "/nowhere/tollgate"
-	_, err = f.run(t.Context(), Spec{}, "serve")
+	program := filepath.Join(t.TempDir(), "program")
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho no room >&2\n"), 0o700))
+	log := filepath.Join(t.TempDir(), "log")
+	for range 2 {
+		_, err := Serve(t.Context(), http.DefaultClient, Spec{Binary: program, LogFile: log})
+		require.ErrorContains(t, err, "it does not say where it listens")
+		require.ErrorContains(t, err, "no room")
+	}
+	all, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Equal(t, "no room\nno room\n", string(all))
+	_, err = Serve(t.Context(), http.DefaultClient, Spec{Binary: "/nowhere/tollgate"})
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A call is repeated while the database is away and patience lasts.
+func TestAdmin_IsPatient(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte(`{"id":"org_1"}`))
+	}))
+	defer server.Close()
+	a := NewAdmin(server.Client(), server.URL, secret.New("token"))
+	_, err := a.Create(t.Context(), "organizations", Object{"name": "Acme"})
+	var refused *StatusError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, http.StatusServiceUnavailable, refused.Status)
+	require.EqualValues(t, 1, calls.Load())
+	a.Patience = time.Minute
+	made, err := a.Create(t.Context(), "organizations", Object{"name": "Acme"})
+	require.NoError(t, err)
+	require.Equal(t, "org_1", Text(made, "id"))
+	require.EqualValues(t, 3, calls.Load())
 }
 
 func TestTail_KeepsTheEnd(t *testing.T) {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,61 +41,98 @@ type Spec struct {
 	Plane Plane
 	// Host is the address that it listens on, at ports of its own; default 127.0.0.1.
 	Host string
-	// Env are further settings (NAME=value); they win.
+	// Env are settings (NAME=value): of Fleet.Start further ones, which win, of Serve all that there are.
 	Env []string
+	// LogFile, if not empty, gets all that the process logs, behind what it has.
+	LogFile string
 }
 
-// Process is one running program of the fleet. Its methods may be called from any goroutine.
+// Process is one running program. Its methods may be called from any goroutine.
 type Process struct {
 	// BaseURL, AdminURL and OpsURL are where it listens; empty where it does not.
 	BaseURL, AdminURL, OpsURL string
 
 	client *http.Client
 	cmd    *exec.Cmd
+	first  chan []byte // the first line of its output
 	log    tail
 	done   chan struct{}
 }
 
+// Serve runs `tollgate serve` outside of a fleet and waits until it listens, which says nothing about its readiness. Ready
+// asks through client. A process that was started is returned even with an error; it has then been killed.
+func Serve(ctx context.Context, client *http.Client, s Spec) (*Process, error) {
+	at := cmp.Or(s.Host, "127.0.0.1") + ":0"
+	return start(ctx, client, s, "serve", "--planes", string(cmp.Or(s.Plane, PlaneGateway)), "--output", "json",
+		"--listen", at, "--control-listen", at, "--ops-listen", at)
+}
+
 // start runs a program that says in one line of JSON where it listens. A process that was started is returned even with
 // an error; it has then been killed.
-func start(ctx context.Context, client *http.Client, binary string, env []string, args ...string) (*Process, error) {
-	p := &Process{client: client, done: make(chan struct{})}
-	p.cmd = exec.Command(binary, args...) //nolint:gosec,noctx // the caller names the program; Close ends it
-	p.cmd.Env, p.cmd.Stderr = env, &p.log
+func start(ctx context.Context, client *http.Client, s Spec, args ...string) (*Process, error) {
+	p, err := launch(client, s, args)
+	if err == nil {
+		err = p.awaitListening(ctx)
+	}
+	if err != nil {
+		return p, fmt.Errorf("start tollgate %s: %w", args[0], err)
+	}
+	return p, nil
+}
+
+func launch(client *http.Client, s Spec, args []string) (*Process, error) {
+	p := &Process{client: client, first: make(chan []byte, 1), done: make(chan struct{})}
+	p.cmd = exec.Command(s.Binary, args...) //nolint:gosec,noctx // the caller names the program, and ends it
+	p.cmd.Env, p.cmd.Stderr = s.Env, &p.log
 	p.cmd.SysProcAttr = attributes()
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("open its output: %w", err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
+	if s.LogFile != "" {
+		if p.log.file, err = os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+			return nil, fmt.Errorf("open its log: %w", err)
+		}
 	}
-	first := make(chan []byte, 1)
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(err, p.log.close())
+	}
 	go func() {
 		lines := bufio.NewReader(stdout)
 		line, _ := lines.ReadBytes('\n')
-		first <- line
+		p.first <- line
 		_, _ = io.Copy(&p.log, lines)
 		_ = p.cmd.Wait() // its fault is in the state
+		_ = p.log.close()
 		close(p.done)
 	}()
+	return p, nil
+}
+
+// awaitListening reads where the process listens. One that does not say so is killed.
+func (p *Process) awaitListening(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
+	var fault error
 	select {
-	case line := <-first:
+	case line := <-p.first:
 		var said struct {
 			BaseURL  string `json:"base_url"`
 			AdminURL string `json:"admin_url"`
 			OpsURL   string `json:"ops_url"`
 		}
-		if err := json.Unmarshal(line, &said); err != nil {
-			return p, errors.Join(fmt.Errorf("it does not say where it listens:\n%s%s", line, p.Log()), p.Kill())
+		if json.Unmarshal(line, &said) == nil {
+			p.BaseURL, p.AdminURL, p.OpsURL = said.BaseURL, said.AdminURL, said.OpsURL
+			return nil
 		}
-		p.BaseURL, p.AdminURL, p.OpsURL = said.BaseURL, said.AdminURL, said.OpsURL
-		return p, nil
+		fault = fmt.Errorf("it does not say where it listens, but %q", line)
 	case <-ctx.Done():
-		return p, errors.Join(fmt.Errorf("wait until it listens: %w:\n%s", ctx.Err(), p.Log()), p.Kill())
+		fault = fmt.Errorf("wait until it listens: %w", ctx.Err())
 	}
+	if err := p.Kill(); err != nil {
+		return errors.Join(fault, err)
+	}
+	return fmt.Errorf("%w:\n%s", fault, p.Log()) // only now is all there that it had to say
 }
 
 // Pid is the process's number.
@@ -128,6 +166,12 @@ func (p *Process) Kill() error {
 	return nil
 }
 
+// Pause stops the process where it is, as a machine that hangs would; Resume lets it go on as if nothing had happened.
+func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
+
 func (p *Process) signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal process %d: %w", p.Pid(), err)
@@ -158,10 +202,11 @@ func (p *Process) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of what is written to it, and all of it where there is a file.
 type tail struct {
-	mu sync.Mutex
-	b  []byte
+	mu   sync.Mutex
+	b    []byte
+	file *os.File
 }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -171,7 +216,17 @@ func (t *tail) Write(p []byte) (int, error) {
 	if len(t.b) > 2*logKept {
 		t.b = append(t.b[:0], t.b[len(t.b)-logKept:]...)
 	}
+	if t.file != nil {
+		_, _ = t.file.Write(p) // a full disk must not stop the process
+	}
 	return len(p), nil
+}
+
+func (t *tail) close() error {
+	if t.file == nil {
+		return nil
+	}
+	return t.file.Close()
 }
 
 func (t *tail) String() string {
