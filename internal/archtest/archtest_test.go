@@ -40,7 +40,7 @@ var borders = map[string][]string{
 	"console":                {"governance", "governance/meter"},
 	"migrations":             {},
 	"internal/app":           {"governance/...", "plugins/...", "providers/...", "gateway", "console", "migrations", "internal/..."},
-	"internal/chaos":         {"internal/devdb", "internal/mock"},
+	"internal/chaos":         {"internal/devdb", "internal/fleet", "internal/mock"},
 	"internal/chaos/run":     {"internal/chaos"},
 	"internal/cli":           {"governance", "internal/..."},
 	"internal/devdb":         {"internal/..."},

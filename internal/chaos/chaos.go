@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -157,7 +156,7 @@ type run struct {
 
 	database *database
 	oracle   *oracle
-	fleet    *fleet
+	product  *product
 	load     *load
 	nemesis  *nemesis
 	witness  witness
@@ -196,9 +195,9 @@ func (r *run) run(ctx context.Context, report *Report) (err error) {
 			return err
 		}
 	}
-	r.fleet, err = startFleet(ctx, report.Dir, r.options.Binary, "http://"+listener.Addr().String(), r.database, r.shape.gateways)
-	if r.fleet != nil {
-		defer r.fleet.stop()
+	r.product, err = startProduct(ctx, report.Dir, r.options.Binary, "http://"+listener.Addr().String(), r.database, r.shape.gateways)
+	if r.product != nil {
+		defer func() { err = errors.Join(err, r.product.stop()) }()
 	}
 	if err != nil {
 		return err
@@ -208,9 +207,9 @@ func (r *run) run(ctx context.Context, report *Report) (err error) {
 	}); err != nil {
 		return fmt.Errorf("prepare the database: %w", err)
 	}
-	r.load = newLoad(r.fleet, r.oracle)
+	r.load = newLoad(r.product, r.oracle)
 	defer r.load.client.CloseIdleConnections()
-	r.nemesis = &nemesis{trouble: r.shape.trouble, seed: r.options.Seed, fleet: r.fleet, database: r.database}
+	r.nemesis = &nemesis{trouble: r.shape.trouble, seed: r.options.Seed, product: r.product, database: r.database}
 	if err := r.storm(ctx); err != nil {
 		return err
 	}
@@ -287,22 +286,18 @@ func (r *run) calm(ctx context.Context) (open int64, err error) {
 	r.say("calm")
 	r.calmAt = time.Now()
 	var ending sync.WaitGroup
-	for n, g := range r.fleet.gateways {
+	for n, g := range r.product.gateways {
 		p := g.take()
 		if p == nil {
 			continue
 		}
 		if n == 0 {
-			p.kill()
+			if err := p.Kill(); err != nil {
+				return 0, err
+			}
 			continue
 		}
-		ending.Go(func() {
-			if err := p.terminate(); err != nil {
-				r.nemesis.mu.Lock()
-				r.nemesis.badEnd = append(r.nemesis.badEnd, fmt.Sprintf("gateway %d: %s", g.number, err))
-				r.nemesis.mu.Unlock()
-			}
-		})
+		ending.Go(func() { r.nemesis.endInOrder(g, p) })
 	}
 	ending.Wait()
 	waiting, cancel := context.WithTimeout(ctx, quietWait)
@@ -318,15 +313,4 @@ func (r *run) calm(ctx context.Context) (open int64, err error) {
 			return open, errors.Join(err, ctx.Err())
 		}
 	}
-}
-
-// Summary is one line for people.
-func (r *Report) Summary() string {
-	var broken []string
-	for _, i := range r.Invariants {
-		if i.Violations > 0 {
-			broken = append(broken, fmt.Sprintf("%s ×%d", i.ID, i.Violations))
-		}
-	}
-	return strings.TrimSpace(fmt.Sprintf("%s seed %d: %s %s", r.Profile, r.Seed, r.Verdict, strings.Join(broken, ", ")))
 }

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tollgate-gateway/tollgate/internal/fleet"
 )
 
 // witness remembers rows of the ledger that are durable, to look for them afterwards.
@@ -90,7 +91,7 @@ func (r *run) judge(ctx context.Context, report *Report, open int64) error {
 	r.oracle.mu.Lock()
 	report.add("oracle", "nothing is forwarded that nobody sent", int64(r.oracle.unknown))
 	r.oracle.mu.Unlock()
-	loud, err := r.fleet.panicked()
+	loud, err := r.product.panicked()
 	if err != nil {
 		return err
 	}
@@ -233,30 +234,30 @@ func (r *run) count(ctx context.Context, conn *pgx.Conn, report *Report) error {
 func (r *run) askProduct(ctx context.Context, report *Report) error {
 	ctx, cancel := context.WithTimeout(ctx, quietWait)
 	defer cancel()
-	var checked struct {
-		Checks []struct {
-			ID         string            `json:"id"`
-			Name       string            `json:"name"`
-			Violations int64             `json:"violations"`
-			Samples    []json.RawMessage `json:"samples"`
-		} `json:"checks"`
-	}
+	var checked object
 	for {
-		_, err := r.fleet.admin(ctx, http.MethodGet, "ledger/check", nil, &checked)
-		if err == nil {
+		var err error
+		if checked, err = r.product.admin.Get(ctx, "ledger/check"); err == nil {
 			break
 		}
 		if !sleep(ctx, sweepEvery) {
 			return fmt.Errorf("check the ledger: %w", err)
 		}
 	}
-	if len(checked.Checks) == 0 {
+	checks := fleet.Items(checked, "checks")
+	if len(checks) == 0 {
 		return fmt.Errorf("check the ledger: %w", errNothingChecked)
 	}
-	for _, c := range checked.Checks {
-		i := Invariant{ID: c.ID, Name: c.Name, Violations: c.Violations}
-		for _, s := range c.Samples {
-			i.Samples = append(i.Samples, string(s))
+	for _, c := range checks {
+		i := Invariant{ID: fleet.Text(c, "id"), Name: fleet.Text(c, "name")}
+		violations, _ := c["violations"].(json.Number)
+		var err error
+		if i.Violations, err = violations.Int64(); err != nil {
+			return fmt.Errorf("check the ledger: read violations of %s: %w", i.ID, err)
+		}
+		samples, _ := c["samples"].([]any)
+		for _, s := range samples {
+			i.Samples = append(i.Samples, fmt.Sprint(s))
 		}
 		report.Invariants = append(report.Invariants, i)
 	}

@@ -16,7 +16,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tollgate-gateway/tollgate/internal/fleet"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
+
+type object = fleet.Object
 
 // model is the one model of the product under test.
 const model = "plain"
@@ -29,15 +34,16 @@ const usersAhead = 2000
 
 // key is a virtual key of the load.
 type key struct {
-	id, secret string
-	slots      int // requests at once; 0: any number
+	id     string
+	secret secret.String
+	slots  int // requests at once; 0: any number
 }
 
 // load sends requests to whatever gateways there are and tells the oracle what came back.
 type load struct {
-	fleet  *fleet
-	oracle *oracle
-	client *http.Client
+	product *product
+	oracle  *oracle
+	client  *http.Client
 
 	sent  atomic.Int64 // numbers the tags
 	until time.Time    // the end of the storm; set before the first request
@@ -46,8 +52,8 @@ type load struct {
 	made int64 // tags that are end users
 }
 
-func newLoad(f *fleet, o *oracle) *load {
-	return &load{fleet: f, oracle: o, client: &http.Client{
+func newLoad(p *product, o *oracle) *load {
+	return &load{product: p, oracle: o, client: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true},
 	}}
 }
@@ -59,9 +65,9 @@ func (l *load) tag(ctx context.Context) (string, error) {
 	defer l.mu.Unlock()
 	for n > l.made {
 		first := l.made + 1
-		err := l.fleet.database.insist(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		err := l.product.database.insist(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, statement("add_end_users"), pgx.StrictNamedArgs{
-				"organization": l.fleet.organization, "first": first, "last": first + usersAhead - 1,
+				"organization": l.product.organization, "first": first, "last": first + usersAhead - 1,
 			})
 			return err
 		})
@@ -75,18 +81,18 @@ func (l *load) tag(ctx context.Context) (string, error) {
 
 // limit makes a limit of the organization.
 func (l *load) limit(ctx context.Context, rule object) error {
-	rule["scope"] = object{"type": "organization", "id": l.fleet.organization}
-	_, err := l.fleet.create(ctx, "limits", rule)
+	rule["scope"] = object{"type": "organization", "id": l.product.organization}
+	_, err := l.product.admin.Create(ctx, "limits", rule)
 	return err
 }
 
 // issue makes a key with limits.
 func (l *load) issue(ctx context.Context, name string, slots int, limits ...object) (*key, error) {
-	made, err := l.fleet.create(ctx, "keys", object{"organization_id": l.fleet.organization, "name": name, "limits": limits})
+	text, id, err := l.product.admin.Issue(ctx, l.product.organization, name, limits...)
 	if err != nil {
 		return nil, err
 	}
-	return &key{id: text(made["id"]), secret: text(made["key"]), slots: slots}, nil
+	return &key{id: id, secret: text, slots: slots}, nil
 }
 
 func bucket(metric string, amount, burst int, per string) object {
@@ -208,7 +214,7 @@ func (m mixed) next(ctx context.Context, l *load, keys []*key, random *rand.Rand
 	case chance < 7:
 		p.leaveAfter = time.Duration(1+random.IntN(200)) * time.Millisecond
 	}
-	return p, l.fleet.gateways[random.IntN(len(l.fleet.gateways))], nil
+	return p, l.product.gateways[random.IntN(len(l.product.gateways))], nil
 }
 
 // bursts is the directed load: so many requests at once into a limit that has room for one.
@@ -260,7 +266,7 @@ func (b *bursts) run(ctx context.Context, l *load, seed uint64, began func()) er
 				return err
 			}
 			p := &plan{tag: tag, key: k, burst: number, output: room, inputUsed: 3, outputUsed: room, script: script}
-			g := l.fleet.gateways[random.IntN(len(l.fleet.gateways))]
+			g := l.product.gateways[random.IntN(len(l.product.gateways))]
 			requests.Go(func() {
 				<-gate
 				l.send(whole, p, g)
@@ -307,7 +313,7 @@ func (l *load) call(ctx context.Context, url string, p *plan) (status int, code 
 	if err != nil {
 		return 0, err.Error(), false
 	}
-	req.Header.Set("Authorization", "Bearer "+p.key.secret)
+	req.Header.Set("Authorization", "Bearer "+p.key.secret.Reveal())
 	req.Header.Set("Content-Type", "application/json")
 	r, err := l.client.Do(req)
 	if err != nil {

@@ -8,10 +8,11 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tollgate-gateway/tollgate/internal/fleet"
 )
 
 // randomOf is the source of one of the driver's parts. Each has its own, so that what one does next does not depend on how
@@ -32,7 +33,7 @@ type trouble struct {
 type nemesis struct {
 	trouble
 	seed     uint64
-	fleet    *fleet
+	product  *product
 	database *database
 
 	kills, terminations, pauses, stalls, locks, deafnesses atomic.Int64
@@ -74,7 +75,7 @@ func (n *nemesis) run(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	for _, g := range n.fleet.gateways {
+	for _, g := range n.product.gateways {
 		for _, p := range g.proxies {
 			p.disarm()
 		}
@@ -95,7 +96,7 @@ func (n *nemesis) failed(ctx context.Context, what string, err error) {
 }
 
 func (n *nemesis) any(random *rand.Rand) *gateway {
-	return n.fleet.gateways[random.IntN(len(n.fleet.gateways))]
+	return n.product.gateways[random.IntN(len(n.product.gateways))]
 }
 
 // killOne ends a gateway and starts it again: most of the time as kill -9 does, sometimes in order.
@@ -108,17 +109,22 @@ func (n *nemesis) killOne(ctx context.Context, random *rand.Rand, apart *sync.Wa
 		defer g.trouble.Unlock()
 		if p := g.take(); p != nil && orderly {
 			n.terminations.Add(1)
-			if err := p.terminate(); err != nil {
-				n.mu.Lock()
-				n.badEnd = append(n.badEnd, fmt.Sprintf("gateway %d: %s", g.number, err))
-				n.mu.Unlock()
-			}
+			n.endInOrder(g, p)
 		} else if p != nil {
-			p.kill()
+			n.failed(ctx, "kill gateway", p.Kill())
 			n.kills.Add(1)
 		}
 		n.failed(ctx, "restart gateway", g.start(context.WithoutCancel(ctx)))
 	})
+}
+
+// endInOrder ends the process of a gateway, and remembers one that does not end as it should.
+func (n *nemesis) endInOrder(g *gateway, p *fleet.Process) {
+	if err := terminate(p); err != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.badEnd = append(n.badEnd, fmt.Sprintf("gateway %d: %s", g.number, err))
+	}
 }
 
 // silence is longer than a lease and the sweep that follows it.
@@ -135,9 +141,9 @@ func (n *nemesis) pauseOne(ctx context.Context, random *rand.Rand, apart *sync.W
 	apart.Go(func() {
 		defer g.trouble.Unlock()
 		n.pauses.Add(1)
-		g.signal(syscall.SIGSTOP)
+		g.pause()
 		sleep(ctx, length)
-		g.signal(syscall.SIGCONT)
+		g.resume()
 	})
 }
 
@@ -215,7 +221,7 @@ func (n *nemesis) crashDatabase(ctx context.Context, random *rand.Rand, _ *sync.
 
 // cuts are the connections that were cut, by what was lost.
 func (n *nemesis) cuts() (replies, requests int64) {
-	for _, g := range n.fleet.gateways {
+	for _, g := range n.product.gateways {
 		for _, p := range g.proxies {
 			replies += p.replies.Load()
 			requests += p.requests.Load()

@@ -172,8 +172,9 @@ func (p *proxy) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil {
-			continue // the client went away meanwhile
+		if err != nil { // no descriptor is left, say
+			sleep(context.Background(), standbyPoll)
+			continue
 		}
 		if !p.keep(client) {
 			return

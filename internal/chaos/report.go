@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -89,6 +90,17 @@ func (r *Report) decide() {
 			r.Verdict = Violated
 		}
 	}
+}
+
+// Summary is one line for people.
+func (r *Report) Summary() string {
+	var broken []string
+	for _, i := range r.Invariants {
+		if i.Violations > 0 {
+			broken = append(broken, fmt.Sprintf("%s ×%d", i.ID, i.Violations))
+		}
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s seed %d: %s %s", r.Profile, r.Seed, r.Verdict, strings.Join(broken, ", ")))
 }
 
 // Write writes the report as tables, with all that it takes to see a failure again.
