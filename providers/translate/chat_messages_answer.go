@@ -306,7 +306,7 @@ func (a *chatFromMessages) end() error {
 		}
 		a.frames.data(chatOutput{ID: a.id, Object: "chat.completion.chunk", Created: a.created, Model: a.model, Usage: usage})
 	}
-	a.frames.buf.WriteString("data: [DONE]\n\n")
+	a.frames.done()
 	return nil
 }
 

@@ -114,6 +114,20 @@ func (f failure) chat() []byte {
 	}{f.message, kind, f.param, f.code}})
 }
 
+// responses writes the error in the form of the responses dialect: within a stream that has begun it is an event.
+func (f failure) responses(begun bool, sequence int) []byte {
+	if !begun {
+		return f.chat()
+	}
+	return f.encode(struct {
+		Type           string `json:"type"`
+		SequenceNumber int    `json:"sequence_number"`
+		Code           raw    `json:"code"`
+		Message        raw    `json:"message"`
+		Param          raw    `json:"param"`
+	}{"error", sequence, f.code, f.message, f.param})
+}
+
 // messages writes the error in the form of Anthropic's dialect, whose clients go by the type. The code, which it does not
 // have, stays visible.
 func (f failure) messages() []byte {

@@ -28,6 +28,8 @@ func All(now func() time.Time) []providers.Translator {
 	return []providers.Translator{
 		chatToMessages{now},
 		messagesToChat{},
+		chatToResponses{now},
+		responsesToChat{now},
 	}
 }
 
@@ -257,6 +259,9 @@ func (f *frames) data(data any) {
 	}
 	f.buf.WriteString("\n\n")
 }
+
+// done adds what ends a stream of the chat dialect.
+func (f *frames) done() { f.buf.WriteString("data: [DONE]\n\n") }
 
 // flush writes what was collected, unless a part of it could not be.
 func (f *frames) flush(w io.Writer) error {

@@ -66,3 +66,21 @@ func (u chatUsage) messages() messagesUsage {
 	}
 	return out
 }
+
+// chat returns the usage in the chat dialect's words.
+func (u responsesUsage) chat() chatUsage {
+	return chatUsage{
+		PromptTokens: u.InputTokens, CompletionTokens: u.OutputTokens, TotalTokens: max(u.TotalTokens, u.InputTokens+u.OutputTokens),
+		PromptDetails: u.InputDetails, Details: u.Details,
+	}
+}
+
+// responses returns the usage in the responses dialect's words.
+func (u chatUsage) responses() responsesUsage {
+	out := responsesUsage{
+		InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: max(u.TotalTokens, u.PromptTokens+u.CompletionTokens),
+		InputDetails: u.PromptDetails, Details: u.Details,
+	}
+	out.InputDetails.CachedTokens = max(u.PromptDetails.CachedTokens, u.CacheHit, u.Cached)
+	return out
+}
