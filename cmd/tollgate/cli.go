@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -50,11 +53,15 @@ func executeOf(ctx context.Context, some any, args []string, out, errs io.Writer
 		kong.Writers(out, errs),
 		kong.Exit(func(int) { exited = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 110}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(span)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(streams{out, errs}, &config.File{}),
 	)
 	if err != nil {
 		return fmt.Errorf("build the command line: %w", err)
+	}
+	if err := forgetEmptyVariables(parser.Model); err != nil {
+		return err
 	}
 	if len(args) == 0 {
 		args = []string{"--help"}
@@ -70,6 +77,31 @@ func executeOf(ctx context.Context, some any, args []string, out, errs io.Writer
 		return err
 	}
 	return command.Run()
+}
+
+// span reads durations, wherever they come from.
+func span(c *kong.DecodeContext, target reflect.Value) error {
+	token, err := c.Scan.PopValue("duration")
+	if err != nil {
+		return err
+	}
+	d, err := config.ParseDuration(token.String())
+	if err != nil {
+		return err
+	}
+	target.SetInt(int64(d))
+	return nil
+}
+
+// forgetEmptyVariables makes an environment variable that is set to nothing count as one that is not set: templates and
+// compose files leave such ones behind.
+func forgetEmptyVariables(model *kong.Application) error {
+	return kong.Visit(model, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok {
+			flag.Tag.Envs = slices.DeleteFunc(slices.Clone(flag.Tag.Envs), func(name string) bool { return os.Getenv(name) == "" })
+		}
+		return next(nil)
+	})
 }
 
 func commandName(c *kong.Context) string {
@@ -108,7 +140,7 @@ func (settingsFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, loaded *c
 	*loaded = *file
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		for _, name := range flag.Envs {
-			if _, set := os.LookupEnv(name); set {
+			if os.Getenv(name) != "" {
 				return nil, nil // kong's way of saying: ask elsewhere
 			}
 		}

@@ -28,6 +28,7 @@ func TestDocs_SettingsReferenceIsCurrent(t *testing.T) {
 	b.WriteString("# Settings\n\nMade from `internal/config`; `go test ./internal/archtest -update` writes it anew.\n\n" +
 		"A flag wins over the environment, the environment over the YAML file (`--config FILE`; nested names join with a\n" +
 		"dash, so `database: {url: …}` is `database-url`), the file over the default. Unknown keys are errors.\n" +
+		"A variable that is set to nothing counts as not set. Spans of time are written as `90s`, `1h30m` or `92d`; a day has 24 hours.\n" +
 		"All of these need a restart; everything an admin manages (keys, limits, models, prices) is in the database and\n" +
 		"takes effect within a second.\n\n| flag | environment | default | meaning |\n|---|---|---|---|\n")
 	for f := range fields() {

@@ -32,8 +32,10 @@ const (
 // MinSecretBytes is the least length of the admin token.
 const MinSecretBytes = 32
 
+const day = 24 * time.Hour
+
 // MinRetention is the least time for which the ledger keeps its rows.
-const MinRetention = 92 * 24 * time.Hour
+const MinRetention = 92 * day
 
 // Config is everything static.
 type Config struct {
@@ -50,7 +52,7 @@ type Config struct {
 	DatabaseConnLife     time.Duration `default:"15m" env:"TOLLGATE_DATABASE_CONN_LIFE" help:"Age at which a connection is replaced; a rotated password is in use by then." group:"Database"`
 	LimitStore           string        `default:"postgres" env:"TOLLGATE_LIMIT_STORE,CP_GATEWAY_LIMIT_STORE" help:"Where limits are counted: postgres, or memory (demo: N processes grant N times the limits)." group:"Database"`
 	ProcessLease         time.Duration `default:"45s" env:"TOLLGATE_PROCESS_LEASE" help:"Silence after which this process counts as dead and its reservations expire." group:"Database"`
-	LedgerRetention      time.Duration `default:"0s" env:"TOLLGATE_LEDGER_RETENTION" help:"Age at which whole months of the ledger are dropped, behind openings; 0: all are kept." group:"Database"`
+	LedgerRetention      time.Duration `default:"0s" env:"TOLLGATE_LEDGER_RETENTION" help:"Age at which whole months of the ledger are dropped, behind openings; at least 92d. 0: all are kept." group:"Database"`
 
 	AdminToken     secret.String `env:"TOLLGATE_ADMIN_TOKEN" help:"Bootstrap credential of the admin API, at least 32 bytes." group:"Secrets"`
 	EncryptionKeys secret.String `env:"TOLLGATE_ENCRYPTION_KEYS" help:"Key ring id:base64,… that seals provider credentials; the first seals, all open." group:"Secrets"`
@@ -126,7 +128,7 @@ func (c *Config) Validate() error {
 	}
 	need(c.LimitStore == StorePostgres || c.LimitStore == StoreMemory, "TOLLGATE_LIMIT_STORE: %q is neither postgres nor memory", c.LimitStore)
 	need(c.ProcessLease >= 2*time.Second, "TOLLGATE_PROCESS_LEASE: at least 2s, not %s", c.ProcessLease)
-	need(c.LedgerRetention == 0 || c.LedgerRetention >= MinRetention, "TOLLGATE_LEDGER_RETENTION: 0, or at least %s, which are 92 days", MinRetention)
+	need(c.LedgerRetention == 0 || c.LedgerRetention >= MinRetention, "TOLLGATE_LEDGER_RETENTION: 0, or at least %dd, not %s", MinRetention/day, c.LedgerRetention)
 	need(c.DatabaseConns >= 2, "TOLLGATE_DATABASE_CONNS: at least 2, not %d", c.DatabaseConns)
 	need(c.DatabaseConnLife >= time.Second, "TOLLGATE_DATABASE_CONN_LIFE: at least 1s, not %s", c.DatabaseConnLife)
 	need(!c.KeyPeppers.IsZero(), "TOLLGATE_KEY_PEPPERS is not set")
@@ -178,7 +180,7 @@ func set(v reflect.Value, text string) error {
 	case *[]string:
 		*into = strings.Split(text, ",")
 	case *time.Duration:
-		d, err := time.ParseDuration(text)
+		d, err := ParseDuration(text)
 		*into = d
 		return err
 	default:
@@ -189,4 +191,22 @@ func set(v reflect.Value, text string) error {
 		v.SetInt(n)
 	}
 	return nil
+}
+
+// ParseDuration reads a span of time: as Go writes them, such as 90s or 1h30m, with days of 24 hours before, such as 92d or 1d12h.
+func ParseDuration(text string) (time.Duration, error) {
+	const mostDays = 36_500
+	days, rest, ok := strings.Cut(text, "d")
+	if !ok {
+		days, rest = "0", text
+	}
+	n, err := strconv.ParseUint(days, 10, 64)
+	var more time.Duration
+	if err == nil && (rest != "" || !ok) {
+		more, err = time.ParseDuration(rest)
+	}
+	if err != nil || ok && (n > mostDays || more < 0 || more >= mostDays*day) {
+		return 0, fmt.Errorf("%q is no span of time such as 90s, 1h30m or 92d", text)
+	}
+	return time.Duration(n)*day + more, nil
 }

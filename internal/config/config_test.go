@@ -58,6 +58,7 @@ func TestValidate_TellsTheValue(t *testing.T) {
 		"TOLLGATE_STREAM_KEEPALIVE: -1s is negative":                           func(c *Config) { c.StreamKeepalive = -time.Second },
 		"TOLLGATE_CONNECT_TIMEOUT: 1h0m0s is not shorter than TOLLGATE_UNARY_": func(c *Config) { c.ConnectTimeout = time.Hour },
 		"at most TOLLGATE_MAX_BODIES_IN_FLIGHT, 536870912, not -1":             func(c *Config) { c.MaxBodyBytes = -1 },
+		"TOLLGATE_LEDGER_RETENTION: 0, or at least 92d, not 24h0m0s":           func(c *Config) { c.LedgerRetention = 24 * time.Hour },
 		"TOLLGATE_MAX_ATTEMPTS: 1 to 10, not 11":                               func(c *Config) { c.MaxAttempts = 11 },
 		"TOLLGATE_ADMIN_TOKEN: at least 32 bytes, not 5":                       func(c *Config) { c.AdminToken = secret.New("short") },
 	} {
@@ -65,6 +66,39 @@ func TestValidate_TellsTheValue(t *testing.T) {
 		spoil(&c)
 		require.ErrorContains(t, c.Validate(), want)
 	}
+}
+
+func TestParseDuration_KnowsDays(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"92d": MinRetention, "0d": 0, "1d12h": 36 * time.Hour, "1d0.5s": 24*time.Hour + 500*time.Millisecond,
+		"0": 0, "0s": 0, "2208h": MinRetention, "1h30m": 90 * time.Minute, "-1s": -time.Second,
+	} {
+		got, err := ParseDuration(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "d", "92", "d1h", "-1d", "1.5d", "1d-1h", "1dd", "1h1d", "1d ", "92D", "4w", "36501d", "1d2000000h", "99999999999999999999d"} {
+		_, err := ParseDuration(text)
+		require.ErrorContains(t, err, "is no span of time such as", text)
+	}
+}
+
+// Whatever is read is what Go reads, where there are no days, and not negative where there are.
+func FuzzParseDuration(f *testing.F) {
+	f.Add("92d")
+	f.Add("1d12h")
+	f.Add("-1h2m3.4s")
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := ParseDuration(text)
+		if strings.Contains(text, "d") {
+			require.True(t, err != nil || got >= 0, text)
+			return
+		}
+		want, fault := time.ParseDuration(text)
+		require.Equal(t, fault == nil, err == nil, text)
+		require.Equal(t, want, got, text)
+	})
 }
 
 func TestParse_FlattensAndKeepsLines(t *testing.T) {
