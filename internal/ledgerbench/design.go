@@ -154,7 +154,7 @@ func (b product) settle(ctx context.Context, id ids.ID, _ int64) error {
 }
 
 // limit makes the rule of the nth meter of every attempt: of each kind there is one among the first four.
-func limit(n int, number int64, amount int64) *governance.Limit {
+func limit(n int) *governance.Limit {
 	kinds := []struct {
 		kind   governance.Kind
 		metric governance.Metric
@@ -168,15 +168,23 @@ func limit(n int, number int64, amount int64) *governance.Limit {
 	}
 	k := kinds[n%len(kinds)]
 	l := &governance.Limit{
-		Kind: k.kind, Metric: k.metric, Amount: amount, Scope: governance.Scope{Type: governance.ScopeKey},
+		Kind: k.kind, Metric: k.metric, Amount: plenty, Scope: governance.Scope{Type: governance.ScopeKey},
 		Mode: governance.ModeEnforce, Enforcement: governance.EnforceExact,
 	}
-	l.Num = number
 	switch k.kind {
 	case governance.KindRate:
-		l.Per, l.Burst = time.Minute, amount
+		l.Per, l.Burst = time.Minute, plenty
 	case governance.KindBudget:
 		l.Window.Type = governance.WindowTotal
 	}
 	return l
+}
+
+// numbers are the row numbers of limits.
+func numbers(limits []*governance.Limit) []int64 {
+	all := make([]int64, len(limits))
+	for i, l := range limits {
+		all[i] = l.Num
+	}
+	return all
 }

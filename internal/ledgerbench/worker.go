@@ -16,15 +16,14 @@ import (
 
 // job is what one process does: its design against its limits, for a while that begins at the same moment in all.
 type job struct {
-	DSN      string        `json:"dsn"`
-	Design   string        `json:"design"`
-	Limits   []int64       `json:"limits"`
-	Amounts  []int64       `json:"amounts"`
-	Subjects int64         `json:"subjects"`
-	Clients  int           `json:"clients"`        // closed loop: how many go on as soon as they are answered
-	Rate     float64       `json:"rate,omitempty"` // open loop: attempts a second that come whatever happens
-	Begin    time.Time     `json:"begin"`
-	Time     time.Duration `json:"time"`
+	DSN      string              `json:"dsn"`
+	Design   string              `json:"design"`
+	Limits   []*governance.Limit `json:"limits"`
+	Subjects int64               `json:"subjects"`
+	Clients  int                 `json:"clients"`        // closed loop: how many go on as soon as they are answered
+	Rate     float64             `json:"rate,omitempty"` // open loop: attempts a second that come whatever happens
+	Begin    time.Time           `json:"begin"`
+	Time     time.Duration       `json:"time"`
 }
 
 // result is what came of a job.
@@ -81,13 +80,9 @@ func work(ctx context.Context, j job) (result, error) {
 func open(ctx context.Context, pool *pgxpool.Pool, j job) (books []book, stop func() error, err error) {
 	switch j.Design {
 	case perStep:
-		return []book{steps{pool, j.Limits}}, func() error { return nil }, nil
+		return []book{steps{pool, numbers(j.Limits)}}, func() error { return nil }, nil
 	case pipelined:
-		return []book{pipeline{pool, j.Limits}}, func() error { return nil }, nil
-	}
-	limits := make([]*governance.Limit, len(j.Limits))
-	for i, number := range j.Limits {
-		limits[i] = limit(i, number, j.Amounts[i])
+		return []book{pipeline{pool, numbers(j.Limits)}}, func() error { return nil }, nil
 	}
 	lanes := 1
 	if j.Design == perCall {
@@ -97,7 +92,7 @@ func open(ctx context.Context, pool *pgxpool.Pool, j job) (books []book, stop fu
 	for range lanes {
 		l := ledger.New(ledger.Options{Pool: pool, Node: "bench"})
 		go func() { running <- l.Run(ctx) }()
-		books = append(books, product{l, limits})
+		books = append(books, product{l, j.Limits})
 		ended = append(ended, l)
 	}
 	return books, func() error {
