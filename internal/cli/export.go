@@ -46,21 +46,21 @@ func (c *exportCommand) Run(ctx context.Context, k *kong.Context) error {
 	}
 	query.Set("format", c.Format)
 	if c.To == "" {
-		return c.stream(ctx, query, k.Stdout)
+		return c.stream(ctx, query, k.Stdout, k.Stderr)
 	}
 	file, err := os.OpenFile(c.To, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write export: %w", err)
 	}
-	if err := c.stream(ctx, query, file); err != nil {
+	if err := c.stream(ctx, query, file, k.Stderr); err != nil {
 		_ = file.Close() // the first failure is the one to tell
 		return err
 	}
 	return file.Close()
 }
 
-// stream copies an export and looks for its end.
-func (c *exportCommand) stream(ctx context.Context, query url.Values, to io.Writer) error {
+// stream copies an export, looks for its end, and remarks on what it says.
+func (c *exportCommand) stream(ctx context.Context, query url.Values, to, remarks io.Writer) error {
 	answer, err := c.open(ctx, "/spend/export?"+query.Encode())
 	if err != nil {
 		return err
@@ -74,14 +74,30 @@ func (c *exportCommand) stream(ctx context.Context, query url.Values, to io.Writ
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write export: %w", err)
 	}
-	unsealed, whole := last.trailer()
+	end, whole := last.trailer()
 	if !whole {
 		return fmt.Errorf("the export is not whole: it ends with %q\nHint: the server's log says why; run it again", plain(string(last.text)))
 	}
-	if unsealed > 0 {
-		fmt.Fprintf(os.Stderr, "%d rows of the period are not sealed yet and not in the export; end it a minute ago with --until\n", unsealed)
+	if end.Unsealed > 0 {
+		fmt.Fprintf(remarks, "%d rows of the period are not sealed yet and not in the export; end it a minute ago with --until\n", end.Unsealed)
+	}
+	if end.Rows != nil && *end.Rows == 0 {
+		fmt.Fprintf(remarks, "nothing matches %s: the export has no rows\n", c.asked())
 	}
 	return nil
+}
+
+// asked says what an export is of, as it was asked for.
+func (c *exportCommand) asked() string {
+	said := []string{"--since " + c.Since}
+	for _, f := range []struct{ flag, value string }{
+		{"until", c.Until}, {"org", c.Org}, {"team", c.Team}, {"key", c.Key}, {"model", c.Model},
+	} {
+		if f.value != "" {
+			said = append(said, "--"+f.flag+" "+f.value)
+		}
+	}
+	return plain(strings.Join(said, " "))
 }
 
 // open begins to read an answer that may be long.
@@ -130,22 +146,25 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// trailer is what is read of the end of an export.
+type trailer struct {
+	Rows     *int64 `json:"rows"` // nil: it does not say
+	Unsealed int64  `json:"unsealed_rows"`
+	SHA256   string `json:"sha256"`
+}
+
 // trailer reads the last line. False: it is none.
-func (l *lastLine) trailer() (unsealed int64, ok bool) {
-	var t struct {
-		Unsealed int64  `json:"unsealed_rows"`
-		SHA256   string `json:"sha256"`
-	}
+func (l *lastLine) trailer() (t trailer, ok bool) {
 	text, csv := bytes.CutPrefix(l.text, []byte("# trailer "))
 	if !csv {
 		var line struct {
 			Trailer json.RawMessage `json:"trailer"`
 		}
 		if json.Unmarshal(text, &line) != nil {
-			return 0, false
+			return t, false
 		}
 		text = line.Trailer
 	}
-	whole := l.ended && json.Unmarshal(text, &t) == nil && t.SHA256 != ""
-	return t.Unsealed, whole
+	ok = json.Unmarshal(text, &t) == nil && t.SHA256 != "" && l.ended
+	return t, ok
 }

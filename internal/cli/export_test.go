@@ -33,13 +33,32 @@ func TestF188_AnExportWithoutATrailerFails(t *testing.T) {
 			_, _ = w.Write([]byte(answer)) // the client sees it
 		}))
 		path := filepath.Join(t.TempDir(), "out")
-		c := exportCommand{client: client{URL: server.URL, Token: "t", Output: "table"}, Format: "csv", Since: "30d", To: path}
-		err := c.Run(t.Context(), nil)
+		_, _, err := run(t, "export", "--url", server.URL, "--token", "t", "--to", path)
 		server.Close()
 		require.Equal(t, whole, err == nil, "%q: %v", answer, err)
 		got, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, answer, string(got))
+	}
+}
+
+// An export of nothing is whole, and whoever asked for what is not there is told so.
+func TestExport_OfNothingSaysSo(t *testing.T) {
+	t.Parallel()
+	for trailer, remark := range map[string]string{
+		`{"rows":0,"sha256":"ab"}`:                   "nothing matches --since 7d --model ghost: the export has no rows\n",
+		`{"rows":1,"sha256":"ab"}`:                   "",
+		`{"rows":2,"unsealed_rows":3,"sha256":"ab"}`: "3 rows of the period are not sealed yet and not in the export; end it a minute ago with --until\n",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			require.Equal(t, "ghost", r.URL.Query().Get("model"))
+			_, _ = w.Write([]byte("a,b\n# trailer " + trailer + "\n")) // the client sees it
+		}))
+		out, errs, err := run(t, "export", "--url", server.URL, "--token", "t", "--model", "ghost", "--since", "7d")
+		server.Close()
+		require.NoError(t, err)
+		require.Equal(t, "a,b\n# trailer "+trailer+"\n", out)
+		require.Equal(t, remark, errs)
 	}
 }
 
