@@ -43,6 +43,7 @@ type messagesFromChat struct {
 	id, model raw // the client's model until the upstream names its own
 	usage     messagesUsage
 	finish    raw // the finish reason; nil until it is known
+	native    raw // the upstream's own word for it
 	matched   raw // the stop sequence, where the upstream tells
 	refused   bool
 	called    bool
@@ -164,7 +165,7 @@ func (a *messagesFromChat) Body(upstream []byte) ([]byte, error) {
 	a.finished(&choice)
 	return encode(messagesAnswer{
 		ID: a.id, Type: "message", Role: "assistant", Model: a.model, Content: messagesContent{blocks: blocks},
-		StopReason: a.stopOf(), StopSequence: a.matched, NativeReason: a.finish, Usage: encoded,
+		StopReason: a.stopOf(), StopSequence: a.matched, NativeReason: a.native, Usage: encoded,
 	})
 }
 
@@ -178,7 +179,10 @@ func callID(id string, answer raw, index int) string {
 
 // finished takes note of why a choice ended.
 func (a *messagesFromChat) finished(choice *chatChoice) {
-	a.finish = choice.FinishReason
+	a.finish, a.native = choice.FinishReason, choice.FinishReason
+	if hasText(choice.NativeReason) {
+		a.native = choice.NativeReason
+	}
 	if unquote(a.finish) == finishStop && isString(choice.StopReason) {
 		a.matched = choice.StopReason
 	}
@@ -457,7 +461,7 @@ func (a *messagesFromChat) End(w io.Writer) error {
 		Type  string        `json:"type"`
 		Delta messagesDelta `json:"delta"`
 		Usage raw           `json:"usage"`
-	}{"message_delta", messagesDelta{StopReason: a.stopOf(), StopSequence: matched, NativeReason: a.finish}, usage})
+	}{"message_delta", messagesDelta{StopReason: a.stopOf(), StopSequence: matched, NativeReason: a.native}, usage})
 	a.frames.named("message_stop", struct {
 		Type string `json:"type"`
 	}{"message_stop"})

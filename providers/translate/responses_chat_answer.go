@@ -16,7 +16,10 @@ import (
 )
 
 // responsesToChat serves clients of the responses dialect from targets of the chat dialect.
-type responsesToChat struct{ now func() time.Time }
+type responsesToChat struct {
+	now     func() time.Time
+	halfway bool // the chat dialect is not where the request ends, so that its upstreams' limits are not its own
+}
 
 // From implements providers.Translator.
 func (responsesToChat) From() providers.Dialect { return providers.OpenAIResponses }
@@ -104,6 +107,7 @@ type outputItem struct {
 	started bool
 	closed  bool
 	status  string // once it is closed
+	details []chatReasoning
 }
 
 // literal returns the item's text.
@@ -133,11 +137,35 @@ func (i *outputItem) item(status string, whole bool) responsesItem {
 	default:
 		out.Summary = []responsesPart{}
 		out.Content.parts = []responsesPart{}
-		if whole {
+		if whole && len(i.text) > 0 {
 			out.Content.parts = append(out.Content.parts, i.partOf(text))
+		}
+		if whole && len(i.details) > 0 {
+			out.Encrypted = sealed(i.details)
 		}
 	}
 	return out
+}
+
+// sealedMark begins what this dialect calls encrypted, and what holds an upstream's reasoning_details here: the client keeps
+// it unread and sends it back, and with it the signatures without which some upstreams do not go on.
+const sealedMark = "chat:"
+
+func sealed(details []chatReasoning) raw {
+	text, err := encode(details)
+	if err != nil {
+		return nil
+	}
+	return quote(sealedMark + string(text))
+}
+
+// unsealed returns the reasoning_details in an item of reasoning; nil where there are none of ours.
+func unsealed(encrypted raw) (details []chatReasoning) {
+	text, ours := strings.CutPrefix(unquote(encrypted), sealedMark)
+	if !ours || json.Unmarshal([]byte(text), &details, options) != nil {
+		return nil
+	}
+	return details
 }
 
 func (i *outputItem) partOf(text raw) responsesPart {
@@ -285,15 +313,23 @@ func (a *responsesFromChat) respond(kind string) {
 // delta sorts a piece of the answer into its items.
 func (a *responsesFromChat) delta(d *chatDelta) error {
 	content, thought := d.texts()
-	reasoning, _ := d.reasoning(thought)
-	for _, said := range []struct {
-		kind, part string
-		piece      raw
-	}{{itemReasoning, partReasoning, reasoning}, {itemMessage, partText, content}, {itemMessage, partRefusal, d.Refusal}} {
-		if !hasText(said.piece) {
-			continue
+	if reasoning, _ := d.reasoning(thought); hasText(reasoning) {
+		if err := a.say(itemReasoning, partReasoning, reasoning); err != nil {
+			return err
 		}
-		if err := a.say(said.kind, said.part, said.piece); err != nil {
+	}
+	for i := range d.ReasoningDetails {
+		if err := a.detail(&d.ReasoningDetails[i]); err != nil {
+			return err
+		}
+	}
+	if hasText(content) {
+		if err := a.say(itemMessage, partText, content); err != nil {
+			return err
+		}
+	}
+	if hasText(d.Refusal) {
+		if err := a.say(itemMessage, partRefusal, d.Refusal); err != nil {
 			return err
 		}
 	}
@@ -303,6 +339,47 @@ func (a *responsesFromChat) delta(d *chatDelta) error {
 		}
 	}
 	return nil
+}
+
+// detail adds a piece of a provider's own reasoning to the open item of reasoning, or begins one for it.
+func (a *responsesFromChat) detail(piece *chatReasoning) error {
+	if a.held += len(piece.Text) + len(piece.Summary) + len(piece.Signature) + len(piece.Data); a.held > maxHeld {
+		return errTooMuch
+	}
+	n := len(a.items)
+	if n == 0 || a.items[n-1].kind != itemReasoning || a.items[n-1].closed {
+		a.close(a.spoken, statusCompleted)
+		item, err := a.open(outputItem{kind: itemReasoning, part: partReasoning})
+		if err != nil {
+			return err
+		}
+		a.spoken = item
+		a.advance(item)
+		n++
+	}
+	item := a.items[n-1]
+	if k := len(item.details) - 1; k >= 0 && item.details[k].Index == piece.Index && item.details[k].Type == piece.Type {
+		last := &item.details[k]
+		last.Text, last.Summary = appended(last.Text, piece.Text), appended(last.Summary, piece.Summary)
+		last.Signature, last.Data = appended(last.Signature, piece.Signature), appended(last.Data, piece.Data)
+		return nil
+	}
+	if len(item.details) == maxOpen {
+		return errTooMuch
+	}
+	item.details = append(item.details, *piece)
+	return nil
+}
+
+// appended puts a piece behind a JSON string.
+func appended(text, piece raw) raw {
+	switch {
+	case !isString(piece):
+		return text
+	case !isString(text):
+		return append(raw{}, piece...)
+	}
+	return append(text[:len(text)-1], piece[1:]...)
 }
 
 // say adds a piece of text to the open item if it is of this kind, else to a new one.

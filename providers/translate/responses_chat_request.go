@@ -15,13 +15,17 @@ type responsesToChatRequest struct {
 	in      responsesRequest
 	out     chatRequest
 	model   openaiModel
-	thought raw // the reasoning before the next thing that the model said
+	thought raw             // the reasoning before the next thing that the model said
+	details []chatReasoning // the same with its signatures
 	notes   notes
 }
 
 // Request implements providers.Translator.
-func (responsesToChat) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
+func (tr responsesToChat) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
 	t := responsesToChatRequest{model: openaiModelOf(model)}
+	if tr.halfway {
+		t.model.reasons = true
+	}
 	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
 		return nil, nil, err
 	}
@@ -223,6 +227,7 @@ func (t *responsesToChatRequest) assistant() *chatMessage {
 	if t.thought != nil {
 		m.ReasoningContent, t.thought = t.thought, nil
 	}
+	m.ReasoningDetails, t.details = append(m.ReasoningDetails, t.details...), nil
 	return m
 }
 
@@ -235,11 +240,15 @@ func (t *responsesToChatRequest) reasoning(item *responsesItem) {
 			texts = append(texts, part.Text)
 		}
 	}
-	if texts == nil {
+	details := unsealed(item.Encrypted)
+	if texts == nil && details == nil {
 		t.notes.add("input[].reasoning", "the target takes back no reasoning of another provider's model")
 		return
 	}
-	t.thought = joined(texts, "")
+	t.details = append(t.details, details...)
+	if texts != nil {
+		t.thought = joined(texts, "")
+	}
 }
 
 func (t *responsesToChatRequest) call(item *responsesItem, arguments raw) {

@@ -29,7 +29,11 @@ func All(now func() time.Time) []providers.Translator {
 		chatToMessages{now},
 		messagesToChat{},
 		chatToResponses{now},
-		responsesToChat{now},
+		responsesToChat{now: now},
+		composed{messagesToChat{}, chatToResponses{now}, map[string]string{"stop": "stop_sequences"}},
+		composed{responsesToChat{now: now, halfway: true}, chatToMessages{now}, map[string]string{
+			"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text", "reasoning_effort": "reasoning",
+		}},
 	}
 }
 

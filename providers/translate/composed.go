@@ -1,0 +1,138 @@
+package translate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+// composed goes from one dialect to another by way of the chat dialect, which holds all that both have.
+type composed struct {
+	first, second providers.Translator
+	names         map[string]string // the client's names of the chat dialect's members, where they differ
+}
+
+// From implements providers.Translator.
+func (t composed) From() providers.Dialect { return t.first.From() }
+
+// To implements providers.Translator.
+func (t composed) To() providers.Dialect { return t.second.To() }
+
+// Request implements providers.Translator.
+func (t composed) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
+	between, warnings, err := t.first.Request(body, model)
+	if err != nil {
+		return nil, nil, err
+	}
+	doc, err := jsonedit.Parse(between)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse the request in the chat dialect: %w", err)
+	}
+	out, more, err := t.second.Request(doc, model)
+	if refusal, ok := errors.AsType[*governance.Error](err); ok {
+		refusal.Param = t.name(refusal.Param)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	all := notes(warnings)
+	for _, w := range more {
+		all.add(t.name(w.Param), w.Reason)
+	}
+	return out, all, nil
+}
+
+// name returns what the client calls a parameter. Where its name is another one the way inside of it is too, and is left out.
+func (t composed) name(param string) string {
+	if own, ok := t.names[param[:len(param)-len(strings.TrimLeft(param, "abcdefghijklmnopqrstuvwxyz_"))]]; ok {
+		return own
+	}
+	return param
+}
+
+// NewAnswer implements providers.Translator.
+func (t composed) NewAnswer(client *jsonedit.Document) providers.Answer {
+	return &composedAnswer{inner: t.second.NewAnswer(usageWanted()), outer: t.first.NewAnswer(client)}
+}
+
+// usageWanted returns what a client of the chat dialect asks for that wants its usage.
+func usageWanted() *jsonedit.Document {
+	doc, err := jsonedit.Parse([]byte(`{"stream_options":{"include_usage":true}}`))
+	if err != nil {
+		panic(err) // it is constant
+	}
+	return doc
+}
+
+// composedAnswer passes what one answer makes of the upstream's to the next.
+type composedAnswer struct {
+	inner, outer providers.Answer
+	between      bytes.Buffer
+}
+
+// Body implements providers.Answer.
+func (a *composedAnswer) Body(upstream []byte) ([]byte, error) {
+	between, err := a.inner.Body(upstream)
+	if err != nil {
+		return nil, err
+	}
+	return a.outer.Body(between)
+}
+
+// Event implements providers.Answer.
+func (a *composedAnswer) Event(w io.Writer, ev sse.Event) error {
+	a.between.Reset()
+	if err := a.inner.Event(&a.between, ev); err != nil {
+		return err
+	}
+	return a.pass(w)
+}
+
+// pass hands the events between to the outer answer, whose own are written at once.
+func (a *composedAnswer) pass(w io.Writer) error {
+	if a.between.Len() == 0 {
+		return nil
+	}
+	var out bytes.Buffer
+	for events := sse.NewReaderLimit(&a.between, a.between.Len()); ; {
+		ev, err := events.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the events between: %w", err)
+		}
+		if err := a.outer.Event(&out, ev); err != nil {
+			return err
+		}
+	}
+	if out.Len() == 0 {
+		return nil
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// End implements providers.Answer.
+func (a *composedAnswer) End(w io.Writer) error {
+	a.between.Reset()
+	if err := a.inner.End(&a.between); err != nil {
+		return err
+	}
+	if err := a.pass(w); err != nil {
+		return err
+	}
+	return a.outer.End(w)
+}
+
+// Error implements providers.Answer.
+func (a *composedAnswer) Error(status int, body []byte) []byte {
+	return a.outer.Error(status, a.inner.Error(status, body))
+}
