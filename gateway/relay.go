@@ -327,6 +327,7 @@ func (c *call) withheld(a *attempt, s *stream, err error) error {
 func (c *call) beginStream(a *attempt, s *stream) error {
 	s.begun = true
 	c.streamHeaders(a)
+	s.pending = true // the headers, where the event itself is nothing to the client
 	c.letBodyGo(a)
 	return c.pass(a, s, s.ahead)
 }
