@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"fmt"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
+	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
 
 // builtinPlugins are the modules that a chain can name, in the order of the default chain.
@@ -39,6 +41,9 @@ func builtinPlugins() []plugins.Module {
 func builtinProviders() []providers.Provider {
 	return []providers.Provider{openai.New(), anthropic.New()}
 }
+
+// builtinTranslators carry calls between dialects where a target does not speak the route's.
+func builtinTranslators() []providers.Translator { return translate.All(time.Now) }
 
 // required are the plugins without which a chain would let calls through ungoverned.
 func required() []string {

@@ -11,6 +11,8 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/pricebook"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
 // demoBudget is the demo team's monthly budget, in nano-dollars.
@@ -22,14 +24,15 @@ func demoActor() governance.Actor {
 }
 
 // known is a provider that dev offers when its key is in the environment.
-type known struct{ name, variable, baseURL string }
+type known struct{ name, kind, variable, baseURL string }
 
 func knownProviders() []known {
 	return []known{
-		{"openai", "OPENAI_API_KEY", "https://api.openai.com/v1"},
-		{"groq", "GROQ_API_KEY", "https://api.groq.com/openai/v1"},
-		{"mistral", "MISTRAL_API_KEY", "https://api.mistral.ai/v1"},
-		{"deepseek", "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"},
+		{"openai", openai.Kind, "OPENAI_API_KEY", "https://api.openai.com/v1"},
+		{"anthropic", anthropic.Kind, "ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"},
+		{"groq", openai.Kind, "GROQ_API_KEY", "https://api.groq.com/openai/v1"},
+		{"mistral", openai.Kind, "MISTRAL_API_KEY", "https://api.mistral.ai/v1"},
+		{"deepseek", openai.Kind, "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"},
 	}
 }
 
@@ -107,7 +110,7 @@ func (a *App) ensureMockPrice(ctx context.Context) error {
 
 // offer sets a provider up with the credential of the environment and offers each of its models that has a price.
 func (a *App) offer(ctx context.Context, k known, credential secret.String) error {
-	p, err := a.ensureProvider(ctx, governance.Provider{Name: k.name, Kind: "openai", BaseURL: k.baseURL, Credential: credential})
+	p, err := a.ensureProvider(ctx, governance.Provider{Name: k.name, Kind: k.kind, BaseURL: k.baseURL, Credential: credential})
 	if err != nil {
 		return err
 	}

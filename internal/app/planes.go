@@ -28,7 +28,7 @@ func (a *App) openGateway() error {
 		dial = nil
 	}
 	a.gateway, err = gateway.New(gateway.Options{
-		Config: g, Chain: chain, Providers: builtinProviders(), Ledger: a.limits, Catalogs: a.catalogs,
+		Config: g, Chain: chain, Providers: builtinProviders(), Translators: builtinTranslators(), Ledger: a.limits, Catalogs: a.catalogs,
 		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data),
 		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics, DialControl: dial,
 	})

@@ -76,6 +76,9 @@ func (u upstream) request(ctx context.Context, path, script, body string) (*http
 		return nil, err
 	}
 	q.Header.Set("Content-Type", "application/json")
+	if strings.Contains(path, "/messages") {
+		q.Header.Set("Anthropic-Version", "2023-06-01")
+	}
 	if script != "" {
 		q.Header.Set("X-Mock-Script", script)
 	}
@@ -488,15 +491,34 @@ func TestKeyIsRequired(t *testing.T) {
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	u := start(t, Options{})
-	body := u.text(t, "/v1/messages", "usage(100,7,60)", chatBody)
+	const tail = `"max_tokens":9,"messages":[{"role":"user","content":"Say it."}]}`
+	whole, stream := `{"model":"m",`+tail, `{"model":"m","stream":true,`+tail
+	ask := func(script, body string) string { return u.text(t, "/v1/messages", script, body) }
+
+	body := ask("usage(100,7,60,2),cache_writes(3,4)", whole)
 	require.Contains(t, body, `"type":"message"`)
-	require.Contains(t, body, `"input_tokens":40,"cache_creation_input_tokens":0,"cache_read_input_tokens":60,"output_tokens":7`)
-	stream := u.text(t, "/anthropic/v1/messages", "", streamBody)
-	require.True(t, strings.HasPrefix(stream, "event: message_start\ndata: "))
-	require.True(t, strings.HasSuffix(stream, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"))
-	require.Contains(t, stream, `"stop_reason":"end_turn"`)
-	require.NotContains(t, u.text(t, "/v1/messages", "clean_close_without_done", streamBody), "message_stop")
+	require.Contains(t, body, `"input_tokens":40,"cache_creation_input_tokens":7,"cache_read_input_tokens":60,`+
+		`"cache_creation":{"ephemeral_5m_input_tokens":3,"ephemeral_1h_input_tokens":4},"output_tokens":7,"output_tokens_details":{"thinking_tokens":2}`)
+	text := u.text(t, "/anthropic/v1/messages", "", stream)
+	require.True(t, strings.HasPrefix(text, "event: message_start\ndata: "))
+	require.True(t, strings.HasSuffix(text, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"))
+	require.Contains(t, text, `"stop_reason":"end_turn"`)
+	require.Contains(t, text, `"output_tokens":1,`, "a placeholder")
+	require.NotContains(t, ask("clean_close_without_done", stream), "message_stop")
 	require.Equal(t, `{"input_tokens":2}`, u.text(t, "/v1/messages/count_tokens", "", chatBody))
+
+	tools := ask("thinking,parallel_tools_in_one_frame", whole)
+	require.Contains(t, tools, `"signature":"`+Signature+`"},{"type":"tool_use","id":"toolu_mock_0","name":"weather","input":{"city":"Paris"}},`)
+	require.Contains(t, tools, `"stop_reason":"tool_use"`)
+	tools = ask("thinking,parallel_tools_in_one_frame", stream)
+	require.Contains(t, tools, `"index":2,"delta":{"type":"input_json_delta","partial_json":"Rome\"}"}`)
+	require.Contains(t, ask("refusal", stream), `"stop_reason":"refusal"`)
+
+	require.Contains(t, ask("", `{"model":"m"}`), "max_tokens: Field required")
+	r, err := u.client.Post(u.url+"/v1/messages", "application/json", strings.NewReader(whole))
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, http.StatusBadRequest, r.StatusCode, "without its version")
 }
 
 func TestResponsesAreKept(t *testing.T) {

@@ -34,6 +34,8 @@ type Script struct {
 	refusal         bool
 	annotations     bool
 	parallelTools   bool
+	thinking        bool
+	cacheWrites     [2]int // tokens written for 5 minutes and for an hour
 	interleaved     bool
 	logprobs        bool
 	twoTerminals    bool
@@ -140,9 +142,13 @@ var directives = []directive{
 	}},
 	{"data_null", "", "a frame `data: null` ahead of the others", func(s *Script, _ *arguments) { s.dataNull = true }},
 	{"role_only", "", "chat: a second frame with only a role", func(s *Script, _ *arguments) { s.roleOnly = true }},
-	{"refusal", "", "chat: a refusal instead of content", func(s *Script, _ *arguments) { s.refusal = true }},
+	{"refusal", "", "chat, messages: a refusal instead of content", func(s *Script, _ *arguments) { s.refusal = true }},
 	{"annotations", "", "chat: a frame with annotations", func(s *Script, _ *arguments) { s.annotations = true }},
-	{"parallel_tools_in_one_frame", "", "chat: two tool calls in one frame instead of content", func(s *Script, _ *arguments) { s.parallelTools = true }},
+	{"thinking", "", "messages: a block of thinking with its signature first", func(s *Script, _ *arguments) { s.thinking = true }},
+	{"cache_writes", "(5m[,1h])", "messages: reports tokens written to the cache, beside those of usage", func(s *Script, a *arguments) {
+		s.cacheWrites = [2]int{a.number(0), a.optionalNumber(0, 0)}
+	}},
+	{"parallel_tools_in_one_frame", "", "two tool calls instead of content, of chat in one frame", func(s *Script, _ *arguments) { s.parallelTools = true }},
 	{"n2_interleaved", "", "chat: two choices whose frames alternate", func(s *Script, _ *arguments) { s.interleaved = true }},
 	{"logprobs", "", "chat: logprobs with each word", func(s *Script, _ *arguments) { s.logprobs = true }},
 	{"two_terminal_events", "", "the terminal event twice", func(s *Script, _ *arguments) { s.twoTerminals = true }},
