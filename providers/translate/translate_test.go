@@ -68,7 +68,7 @@ func translated(t testing.TB, tr providers.Translator, body, model string) (stri
 	t.Helper()
 	out, warnings, err := tr.Request(parse(t, body), model)
 	require.NoError(t, err, body)
-	require.True(t, jsontext.Value(out).IsValid(jsontext.AllowDuplicateNames(true)), string(out))
+	require.True(t, jsontext.Value(out).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)), string(out))
 	return string(out), warnings
 }
 

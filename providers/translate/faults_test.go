@@ -1,0 +1,457 @@
+package translate_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+	"github.com/tollgate-gateway/tollgate/providers"
+	"github.com/tollgate-gateway/tollgate/providers/translate"
+)
+
+const (
+	chat      = providers.OpenAIChat
+	messages  = providers.AnthropicMessages
+	responded = providers.OpenAIResponses
+)
+
+func dataOf(frames ...string) string {
+	var b strings.Builder
+	for _, f := range frames {
+		data(&b, "%s", strings.ReplaceAll(f, "%", "%%"))
+	}
+	return b.String()
+}
+
+const (
+	chunkHead = `{"id":"c1","object":"chat.completion.chunk","created":1,"model":"up","choices":[{"index":0,`
+	chunkText = chunkHead + `"delta":{"content":"Hi"},"finish_reason":null}]}`
+	chunkStop = chunkHead + `"delta":{},"finish_reason":"stop"}]}`
+
+	messageStart = `{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"up","content":[],"usage":{"input_tokens":3,"output_tokens":1}}}`
+	blockStart   = `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`
+	blockDelta   = `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}`
+	blockStop    = `{"type":"content_block_stop","index":0}`
+	messageDelta = `{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":9}}`
+	messageStop  = `{"type":"message_stop"}`
+)
+
+func TestF070_UsageIsNeverInvented(t *testing.T) {
+	t.Parallel()
+	combined := chunkHead + `"delta":{"content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}`
+	for _, from := range []providers.Dialect{messages, responded} {
+		tr := between(t, from, chat)
+		got := readStream(t, from, streamed(t, tr, clientOf(from), dataOf(combined, "[DONE]")))
+		require.Equal(t, "Hi", got.Text)
+		require.Equal(t, []int64{3, 1}, []int64{got.In, got.Out})
+	}
+	out := streamed(t, between(t, responded, chat), clientOf(responded), dataOf(chunkText, chunkStop, "[DONE]"))
+	require.Contains(t, out, `"usage":null,"user"`)
+	out = streamed(t, between(t, chat, responded), clientOf(chat), dataOf(
+		`{"type":"response.created","response":{"id":"r","object":"response","created_at":1,"model":"up"}}`,
+		`{"type":"response.completed","response":{"id":"r","object":"response","created_at":1,"model":"up","status":"completed"}}`))
+	require.NotContains(t, out, "prompt_tokens")
+	require.Equal(t, "stop", readStream(t, chat, out).Finish)
+}
+
+func TestF079_GiantEventsCross(t *testing.T) {
+	t.Parallel()
+	giant := strings.Repeat("iVBORw0K", 5_000_000/8)
+	for _, tr := range translate.All(clock) {
+		s := said{text: []string{giant}, finish: "stop"}
+		out := streamed(t, tr, clientOf(tr.From()), s.in(tr.To()))
+		require.True(t, strings.Contains(out, giant), folder(tr))
+	}
+}
+
+func TestF083_F089_AnIncompleteAnswerNeverLooksWhole(t *testing.T) {
+	t.Parallel()
+	for _, tr := range translate.All(clock) {
+		s := said{text: []string{"one", "two"}, calls: []saidCall{{id: "c", name: "n", pieces: []string{`{\"a\":`, `1}`}}}, order: []int{0, 0}, finish: "tool_calls"}
+		all := events(t, s.in(tr.To()))
+		ends := 1
+		if tr.To() == chat {
+			ends = 3 // a clean end behind the finish reason is whole, with or without usage and [DONE]
+		}
+		for n := range len(all) - ends + 1 {
+			answer := tr.NewAnswer(parse(t, clientOf(tr.From())))
+			var out bytes.Buffer
+			for _, ev := range all[:n] {
+				require.NoError(t, answer.Event(&out, ev))
+			}
+			before := out.Len()
+			require.Error(t, answer.End(&out), "%s after %d events", folder(tr), n)
+			require.Equal(t, before, out.Len(), "nothing is written at such an end")
+			for _, terminal := range []string{"[DONE]", "message_stop", "response.completed", "response.incomplete"} {
+				require.NotContains(t, out.String(), terminal)
+			}
+		}
+	}
+}
+
+func TestF091_OddFramesOfCompatibleUpstreams(t *testing.T) {
+	t.Parallel()
+	odd := dataOf(
+		`{"choices":[],"created":0,"id":"","model":"","object":"","prompt_filter_results":[{}]}`,
+		chunkText, `{"id":"c1","choices":[]}`, `{"id":"c1","choices":null}`, `{"id":"c1","choices":{}}`, `{"id":"c1"}`, `null`, ``,
+		chunkHead+`"delta":null,"finish_reason":null}]}`, chunkHead+`"finish_reason":null}]}`,
+		chunkHead+`"delta":{"content":null,"tool_calls":null,"role":null},"finish_reason":""}]}`, chunkStop, "[DONE]",
+	)
+	for _, from := range []providers.Dialect{messages, responded} {
+		got := readStream(t, from, streamed(t, between(t, from, chat), clientOf(from), odd))
+		require.Equal(t, "Hi", got.Text)
+		require.Equal(t, finishIn(from, "stop"), got.Finish)
+	}
+}
+
+func TestF092_CumulativeUsageCountsOnce(t *testing.T) {
+	t.Parallel()
+	var frames []string
+	for n := 1; n <= 5; n++ {
+		frames = append(frames, fmt.Sprintf(chunkHead+`"delta":{"content":"x"},"finish_reason":null}],"usage":{"prompt_tokens":3,"completion_tokens":%d}}`, n))
+	}
+	frames = append(frames, chunkStop, "[DONE]")
+	for _, from := range []providers.Dialect{messages, responded} {
+		got := readStream(t, from, streamed(t, between(t, from, chat), clientOf(from), dataOf(frames...)))
+		require.Equal(t, []int64{3, 5}, []int64{got.In, got.Out})
+	}
+	for _, client := range []string{messageDelta, strings.Replace(messageDelta, `{"output_tokens":9}`, `{"input_tokens":null,"output_tokens":9}`, 1)} {
+		got := readStream(t, chat, streamed(t, between(t, chat, messages), clientOf(chat),
+			dataOf(messageStart, strings.Replace(messageDelta, "9", "4", 1), client, messageStop)))
+		require.Equal(t, []int64{3, 9}, []int64{got.In, got.Out}, "the usage of message_start stands until another is told")
+	}
+}
+
+func TestF094_UsageFramesGoToThoseWhoAsk(t *testing.T) {
+	t.Parallel()
+	upstream := dataOf(messageStart, blockStart, blockDelta, blockStop, messageDelta, messageStop)
+	tr := between(t, chat, messages)
+	silent := strings.Replace(clientOf(chat), `"include_usage":true`, `"include_usage":false`, 1)
+	require.NotContains(t, streamed(t, tr, silent, upstream), "usage")
+	require.Contains(t, streamed(t, tr, clientOf(chat), upstream), `"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":9,"total_tokens":12`)
+}
+
+func TestF100_F119_NothingIsDroppedSilently(t *testing.T) {
+	t.Parallel()
+	request := `{"model":"m","max_tokens":9,"logit_bias":{"1":-100},"messages":[{"role":"user","content":"Hi"}]%s}`
+	_, warnings := translated(t, between(t, chat, messages), fmt.Sprintf(request, ""), "claude-sonnet-4-5")
+	require.Equal(t, []providers.Warning{{Param: "logit_bias", Reason: "the target has no such parameter"}}, warnings)
+	require.Equal(t, "response_format", refused(t, between(t, chat, messages), fmt.Sprintf(request, `,"response_format":{"type":"json_object"}`)).Param)
+
+	tools := `,"tools":[{"type":"function","function":{"name":"a"}}]`
+	for given, want := range map[string]string{"": "", `,"parallel_tool_calls":true`: "", `,"parallel_tool_calls":false`: `"tool_choice":{"type":"auto","disable_parallel_tool_use":true}`} {
+		out, _ := translated(t, between(t, chat, messages), fmt.Sprintf(request, tools+given), "claude-sonnet-4-5")
+		require.Contains(t, out, want)
+		require.Equal(t, want != "", strings.Contains(out, "tool_choice"))
+		out, _ = translated(t, between(t, chat, responded), fmt.Sprintf(request, tools+given), "gpt-5")
+		require.Contains(t, out, given)
+	}
+}
+
+// Every member of a request, at any depth, is translated, warned about or refused: a name that nobody knows is warned about.
+func TestF100_UnknownMembersAreNamedAtAnyDepth(t *testing.T) {
+	t.Parallel()
+	for from, request := range map[providers.Dialect]string{
+		chat: `{"model":"m","max_tokens":9,"x0":1,"response_format":{"type":"json_schema","x1":1,"json_schema":{"name":"n","schema":{},"x2":1}},
+			"tools":[{"type":"function","x3":1,"function":{"name":"a","x4":1}}],
+			"messages":[{"role":"user","x5":1,"content":[{"type":"text","text":"Hi","x6":1}]},
+			{"role":"assistant","content":"a","tool_calls":[{"id":"c","x7":1,"type":"function","function":{"name":"a","arguments":"{}"}}]}]}`,
+		messages: `{"model":"m","max_tokens":9,"x0":1,"metadata":{"x1":1},"thinking":{"type":"disabled","x2":1},"tool_choice":{"type":"auto","x3":1},
+			"output_config":{"x4":1,"format":{"type":"json_schema","schema":{},"x5":1}},"tools":[{"name":"a","x6":1}],
+			"messages":[{"role":"user","x7":1,"content":[{"type":"image","x8":1,"source":{"type":"url","url":"https://a","x9":1}}]}]}`,
+		responded: `{"model":"m","x0":1,"text":{"x1":1,"format":{"type":"json_schema","schema":{},"x2":1}},"reasoning":{"x3":1},
+			"tools":[{"type":"function","name":"a","x4":1}],"input":[{"role":"user","x5":1,"content":[{"type":"input_text","text":"Hi","x6":1}]}]}`,
+	} {
+		for _, tr := range translate.All(clock) {
+			if tr.From() != from {
+				continue
+			}
+			_, warnings := translated(t, tr, request, model(tr))
+			named := fmt.Sprint(warnings)
+			for n := range 10 {
+				member := fmt.Sprintf("x%d", n)
+				require.Equal(t, strings.Contains(request, `"`+member+`"`), strings.Contains(named, member+" "), "%s: %s in %s", folder(tr), member, named)
+			}
+		}
+	}
+}
+
+func TestF103_F104_F118_NumbersTextsAndOrderCross(t *testing.T) {
+	t.Parallel()
+	schema := `{"zeta":{"const":9007199254740993},"alpha":[1E+2,0.123000000000000005123,1.0,-0],"<&>":"\u2028\/","alpha":1}`
+	input := `{"z":9223372036854775807,"a":1E+2,"s":"\ud83d","z":0}`
+	quoted, err := json.Marshal(input)
+	require.NoError(t, err)
+	for from, request := range map[providers.Dialect]string{
+		chat: `{"model":"m","max_tokens":0,"temperature":0,"messages":[{"role":"user","content":"\ud83d <b>&"},
+			{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"a","arguments":` + string(quoted) + `}}]}],
+			"tools":[{"type":"function","function":{"name":"a","parameters":` + schema + `}}]}`,
+		messages: `{"model":"m","max_tokens":0,"temperature":0,"messages":[{"role":"user","content":"\ud83d <b>&"},
+			{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"a","input":` + input + `}]}],"tools":[{"name":"a","input_schema":` + schema + `}]}`,
+		responded: `{"model":"m","max_output_tokens":0,"temperature":0,"input":[{"role":"user","content":"\ud83d <b>&"},
+			{"type":"function_call","call_id":"c","name":"a","arguments":` + string(quoted) + `}],"tools":[{"type":"function","name":"a","parameters":` + schema + `}]}`,
+	} {
+		for _, tr := range translate.All(clock) {
+			if tr.From() != from {
+				continue
+			}
+			out, _ := translated(t, tr, request, model(tr))
+			require.Contains(t, out, schema)
+			require.Contains(t, out, `"\ud83d <b>&"`)
+			require.Contains(t, out, `"temperature":0`)
+			require.Regexp(t, `"max_(completion_|output_)?tokens":0`, out)
+			if tr.To() == messages {
+				require.Contains(t, out, `"input":`+input)
+			} else {
+				require.Contains(t, out, string(quoted))
+			}
+			again, _ := translated(t, tr, request, model(tr))
+			require.Equal(t, out, again, "the same body twice is the same prefix twice")
+		}
+	}
+}
+
+func TestF104_NumbersInAnswersCross(t *testing.T) {
+	t.Parallel()
+	body, err := between(t, chat, messages).NewAnswer(parse(t, clientOf(chat))).Body([]byte(`{"id":"m","type":"message","role":"assistant","model":"up",` +
+		`"content":[{"type":"tool_use","id":"t","name":"a","input":{"z": 9223372036854775807,"a":1E+2}}],"stop_reason":"tool_use","usage":{"input_tokens":1,"output_tokens":1}}`))
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"arguments":"{\"z\": 9223372036854775807,\"a\":1E+2}"`)
+	body, err = between(t, messages, chat).NewAnswer(parse(t, clientOf(messages))).Body([]byte(`{"id":"c","model":"up","choices":[{"index":0,"message":` +
+		`{"role":"assistant","tool_calls":[{"id":"t","type":"function","function":{"name":"a","arguments":"{\"z\":9223372036854775807,\"a\":1E+2}"}}]},"finish_reason":"tool_calls"}]}`))
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"input":{"z":9223372036854775807,"a":1E+2}`)
+}
+
+func TestF110_StatefulMembersAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	for _, to := range []providers.Dialect{chat, messages} {
+		for _, member := range []string{`"previous_response_id":"resp_1"`, `"conversation":"conv_1"`, `"conversation":{"id":"conv_1"}`, `"prompt":{"id":"pmpt_1"}`, `"background":true`} {
+			name := strings.Trim(member[:strings.IndexByte(member, ':')], `"`)
+			require.Equal(t, name, refused(t, between(t, responded, to), `{"model":"m","input":"Hi",`+member+`}`).Param)
+		}
+	}
+}
+
+func TestF113_SeveralChoices(t *testing.T) {
+	t.Parallel()
+	for _, to := range []providers.Dialect{messages, responded} {
+		require.Equal(t, "n", refused(t, between(t, chat, to), `{"model":"m","n":2,"messages":[{"role":"user","content":"Hi"}]}`).Param)
+	}
+	second := strings.Replace(strings.Replace(chunkText, `"index":0`, `"index":1`, 1), "Hi", "No", 1)
+	for _, from := range []providers.Dialect{messages, responded} {
+		got := readStream(t, from, streamed(t, between(t, from, chat), clientOf(from), dataOf(chunkText, second, chunkStop, "[DONE]")))
+		require.Equal(t, "Hi", got.Text, "choices are never mixed")
+	}
+}
+
+// Reasoning goes back to where it came from, in the member that it came in, and nowhere else.
+func TestF116_F121_ReasoningGoesBackToItsOwnProvider(t *testing.T) {
+	t.Parallel()
+	for _, member := range []string{"reasoning_content", "reasoning"} {
+		stream := dataOf(strings.Replace(chunkText, `"content"`, `"`+member+`"`, 1), chunkStop, "[DONE]")
+		tr := between(t, messages, chat)
+		var thinking pieces
+		for _, ev := range events(t, streamed(t, tr, clientOf(messages), stream)) {
+			thinking.add(t, ev.Data, "delta", "signature")
+		}
+		request := `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":[` +
+			`{"type":"thinking","thinking":"H\u00e9\/","signature":"%s"},{"type":"text","text":"a"}]}]}`
+		out, warnings := translated(t, tr, fmt.Sprintf(request, thinking.text(t)), "up")
+		require.Contains(t, out, `"`+member+`":"H\u00e9\/"`)
+		require.Empty(t, warnings)
+		out, warnings = translated(t, tr, fmt.Sprintf(request, "EqQBCgIYAhIM"), "up")
+		require.NotContains(t, out, "reasoning")
+		require.Len(t, warnings, 1)
+	}
+	signed := `{"type":"reasoning.text","text":"H\u00e9\/","signature":"EqQB","format":"anthropic-claude-v1","index":0}`
+	request := `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"a","reasoning_details":[%s]}]}`
+	out, warnings := translated(t, between(t, chat, messages), fmt.Sprintf(request, signed), "claude-sonnet-4-5")
+	require.Contains(t, out, `{"type":"thinking","thinking":"H\u00e9\/","signature":"EqQB"}`)
+	require.Empty(t, warnings)
+	out, warnings = translated(t, between(t, chat, messages), fmt.Sprintf(request, strings.Replace(signed, "anthropic-claude-v1", "openai-responses-v1", 1)), "claude-sonnet-4-5")
+	require.NotContains(t, out, "thinking")
+	require.Len(t, warnings, 1)
+}
+
+func TestF122_F124_BlocksKeepTheirOrderAndTurnsAreMerged(t *testing.T) {
+	t.Parallel()
+	out, _ := translated(t, between(t, chat, messages), `{"model":"m","max_tokens":9,"messages":[
+		{"role":"system","content":"S"},{"role":"user","content":"a"},{"role":"user","content":"b"},
+		{"role":"assistant","content":"t","reasoning_details":[{"type":"reasoning.text","text":"1","signature":"s","format":"anthropic-claude-v1","index":0},
+			{"type":"reasoning.encrypted","data":"2","format":"anthropic-claude-v1","index":1}],"tool_calls":[
+			{"id":"c1","type":"function","function":{"name":"x","arguments":"{}"}},{"id":"c2","type":"function","function":{"name":"y","arguments":"{}"}},
+			{"id":"c3","type":"function","function":{"name":"z","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"c1","content":"1"},{"role":"tool","tool_call_id":"c2","content":"2"},{"role":"tool","tool_call_id":"c3","content":"3"},
+		{"role":"user","content":"c"}]}`, "claude-sonnet-4-5")
+	var request struct {
+		Messages []struct {
+			Role    string
+			Content []struct{ Type, ID, ToolUseID string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(out, "tool_use_id", "ToolUseID")), &request))
+	var shape []string
+	for _, m := range request.Messages {
+		for _, block := range m.Content {
+			shape = append(shape, strings.TrimRight(m.Role+" "+block.Type+" "+block.ID+block.ToolUseID, " "))
+		}
+		shape = append(shape, "")
+	}
+	require.Equal(t, []string{
+		"user text", "user text", "",
+		"assistant thinking", "assistant redacted_thinking", "assistant text", "assistant tool_use c1", "assistant tool_use c2", "assistant tool_use c3", "",
+		"user tool_result c1", "user tool_result c2", "user tool_result c3", "user text", "",
+	}, shape)
+}
+
+func TestF127_FinishReasons(t *testing.T) {
+	t.Parallel()
+	body := `{"id":"m","type":"message","role":"assistant","model":"up","content":[],"stop_reason":%q,"usage":{"input_tokens":1,"output_tokens":1}}`
+	for reason, want := range map[string]string{
+		"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length", "model_context_window_exceeded": "length",
+		"tool_use": "tool_calls", "refusal": "content_filter", "brand_new": "stop",
+	} {
+		tr := between(t, chat, messages)
+		whole, err := tr.NewAnswer(parse(t, clientOf(chat))).Body(fmt.Appendf(nil, body, reason))
+		require.NoError(t, err)
+		for _, out := range []string{string(whole), streamed(t, tr, clientOf(chat), dataOf(messageStart, strings.Replace(messageDelta, "end_turn", reason, 1), messageStop))} {
+			require.Contains(t, out, fmt.Sprintf(`"finish_reason":%q,"native_finish_reason":%q`, want, reason))
+		}
+	}
+	for _, c := range []struct{ message, reason, want string }{
+		{`"content":"a"`, "stop", "end_turn"},
+		{`"content":"a"`, "length", "max_tokens"},
+		{`"content":"a"`, "content_filter", "refusal"},
+		{`"refusal":"no"`, "stop", "refusal"},
+		{`"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"a","arguments":"{}"}}]`, "tool_calls", "tool_use"},
+		{`"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"a","arguments":"{}"}}]`, "stop", "tool_use"},
+		{`"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"a","arguments":"{"}}]`, "length", "max_tokens"},
+		{`"content":"a"`, "brand_new", "end_turn"},
+	} {
+		tr := between(t, messages, chat)
+		whole, err := tr.NewAnswer(parse(t, clientOf(messages))).Body(fmt.Appendf(nil,
+			`{"id":"c","model":"up","choices":[{"index":0,"message":{%s},"finish_reason":%q}]}`, c.message, c.reason))
+		require.NoError(t, err)
+		for _, out := range []string{string(whole), streamed(t, tr, clientOf(messages), dataOf(chunkHead+fmt.Sprintf(`"delta":{%s},"finish_reason":%q}]}`, c.message, c.reason), "[DONE]"))} {
+			require.Contains(t, out, fmt.Sprintf(`"stop_reason":%q`, c.want))
+			require.Contains(t, out, fmt.Sprintf(`"native_finish_reason":%q`, c.reason))
+		}
+	}
+}
+
+func TestF133_CacheMarkersStayWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	const mark = `"cache_control":{"type":"ephemeral","ttl":"1h"}`
+	out, warnings := translated(t, between(t, chat, messages), `{"model":"m","max_tokens":9,"messages":[
+		{"role":"system","content":[{"type":"text","text":"a"},{"type":"text","text":"b",`+mark+`}]},{"role":"user","content":"c",`+mark+`}],
+		"tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"},`+mark+`}]}`, "claude-sonnet-4-5")
+	require.Empty(t, warnings)
+	for _, place := range []string{`{"type":"text","text":"b",` + mark, `{"type":"text","text":"c",` + mark, `{"name":"b","input_schema":{"type":"object","properties":{}},` + mark} {
+		require.Contains(t, out, place)
+	}
+	require.Equal(t, 3, strings.Count(out, "cache_control"))
+}
+
+// Error bodies come in every shape: each keeps its words in each dialect.
+func TestF082_F085_F128_F130_F134_ErrorsOfEveryShape(t *testing.T) {
+	t.Parallel()
+	shapes := []string{
+		`{"error":{"message":"it broke","type":"invalid_request_error","param":"messages","code":"bad_thing"}}`,
+		`{"error":{"message":"it broke","code":400}}`,
+		`{"error":"it broke"}`,
+		`[{"error":{"code":400,"message":"it broke","status":"INVALID_ARGUMENT"}}]`,
+		`{"type":"error","error":{"type":"invalid_request_error","message":"it broke"},"request_id":"r"}`,
+		`{"type":"error","code":"x","message":"it broke","param":null,"sequence_number":3}`,
+		`{"type":"response.failed","response":{"id":"r","status":"failed","error":{"code":"server_error","message":"it broke"}}}`,
+		`{"object":"error","message":"it broke","type":"BadRequestError","param":null,"code":400}`,
+		`{"detail":"it broke"}`,
+		`{"detail":[{"loc":["body"],"msg":"it broke","type":"missing"}]}`,
+		`it broke`,
+	}
+	for _, tr := range translate.All(clock) {
+		for _, shape := range append(shapes, "<html><h1>502</h1></html>", "", "{", "null", `{"error":null}`, `{"error":{"message":""}}`) {
+			body := tr.NewAnswer(parse(t, clientOf(tr.From()))).Error(400, []byte(shape))
+			var failure struct {
+				Type  string
+				Error struct {
+					Message, Type string
+					Code          any
+				}
+			}
+			require.NoError(t, json.Unmarshal(body, &failure), string(body))
+			require.NotEmpty(t, failure.Error.Message, shape)
+			if strings.Contains(shape, "it broke") {
+				require.Equal(t, "it broke", failure.Error.Message, shape)
+			}
+			require.NotContains(t, failure.Error.Message, "<html>")
+			if tr.From() == messages {
+				require.Equal(t, []string{"error", "invalid_request_error"}, []string{failure.Type, failure.Error.Type})
+			} else {
+				require.NotEmpty(t, failure.Error.Type)
+			}
+		}
+		first := tr.NewAnswer(parse(t, clientOf(tr.From()))).Error(400, []byte(shapes[0]))
+		require.Contains(t, string(first), `"bad_thing"`, "the code stays")
+	}
+}
+
+func TestF130_AgentsAreToldThatTheContextOverflowed(t *testing.T) {
+	t.Parallel()
+	upstream := `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 208310 tokens > 200000 maximum"}}`
+	body := between(t, chat, messages).NewAnswer(parse(t, clientOf(chat))).Error(400, []byte(upstream))
+	require.Contains(t, string(body), `"code":"context_length_exceeded"`)
+	upstream = `{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}`
+	body = between(t, messages, chat).NewAnswer(parse(t, clientOf(messages))).Error(400, []byte(upstream))
+	require.Contains(t, string(body), `"message":"prompt is too long: This model's maximum context length is 8192 tokens."`)
+	body = between(t, responded, chat).NewAnswer(parse(t, clientOf(responded))).Error(400, []byte(upstream))
+	require.Contains(t, string(body), `"code":"context_length_exceeded"`)
+}
+
+func TestError_WithinAStreamOfResponses(t *testing.T) {
+	t.Parallel()
+	answer := between(t, responded, chat).NewAnswer(parse(t, clientOf(responded)))
+	var out bytes.Buffer
+	require.NoError(t, answer.Event(&out, sse.Event{Data: []byte(chunkText)}))
+	n := len(events(t, out.String()))
+	require.JSONEq(t, fmt.Sprintf(`{"type":"error","sequence_number":%d,"code":null,"message":"gone","param":null}`, n), string(answer.Error(200, []byte(`{"error":{"message":"gone"}}`))))
+}
+
+func TestF208_WhatAStreamHoldsIsBounded(t *testing.T) {
+	t.Parallel()
+	piece := strings.Repeat("x", 1<<20)
+	endless := chunkHead + `"delta":{"tool_calls":[{"index":%d,"id":"c%d","type":"function","function":{"name":"a","arguments":"{\"` + piece + `"}}]},"finish_reason":null}]}`
+	for _, from := range []providers.Dialect{messages, responded} {
+		answer := between(t, from, chat).NewAnswer(parse(t, clientOf(from)))
+		var err error
+		n := 0
+		for ; err == nil && n < 100; n++ {
+			err = answer.Event(&bytes.Buffer{}, sse.Event{Data: fmt.Appendf(nil, endless, n, n)})
+		}
+		require.Error(t, err)
+		require.Less(t, n, 40)
+	}
+	for _, tr := range translate.All(clock) {
+		answer := tr.NewAnswer(parse(t, clientOf(tr.From())))
+		s := said{finish: "tool_calls"}
+		for i := range 2_000 {
+			s.calls = append(s.calls, saidCall{id: fmt.Sprint("c", i), name: "a"})
+		}
+		var err error
+		for _, ev := range events(t, s.in(tr.To())) {
+			if err = answer.Event(&bytes.Buffer{}, ev); err != nil {
+				break
+			}
+		}
+		if tr.To() == messages && tr.From() == chat {
+			require.NoError(t, err, "calls that follow each other are not held")
+			continue
+		}
+		require.Error(t, err, folder(tr))
+	}
+}
