@@ -100,6 +100,86 @@ BEGIN
 END
 $$;
 
+-- The meters of a batch with its settlements in and before its admissions: a row for each of a_…, in their order. It is plain
+-- SQL, so that it becomes part of the query that calls it, which pays for the columns it wants.
+--
+-- o_…:   what the rows of ledger.meters said under their locks. a_… is explained in ledger.batch.
+-- k:     its number among the wanted meters; NULL: nobody wants it.
+-- room:  what can still be admitted.
+-- stale: it is wanted, and its window has ended.
+-- ended: nobody wants it, its window has ended, and what that overspent is owed by the present one.
+CREATE FUNCTION ledger.meters_at(
+    at_us bigint, at timestamptz,
+    a_limits bigint[], a_windows timestamptz[], a_meters int[], a_held bigint[], a_spent bigint[], a_back bigint[],
+    o_levels bigint[], o_refilled bigint[], o_spent bigint[], o_held bigint[], o_carried bigint[]
+) RETURNS TABLE (
+    k int, known boolean, class smallint, counts boolean, log boolean, amount bigint, burst bigint, ticks bigint,
+    level bigint, refilled_us bigint, reset boolean, spent bigint, held bigint, carried bigint, room bigint, stale boolean, ended boolean
+)
+LANGUAGE sql STABLE
+AS $$
+    SELECT f.k, f.known, f.class, f.counts, f.log, f.amount, f.burst, f.ticks, f.level, f.refilled_us, f.reset, f.spent, f.held, f.carried,
+           CASE
+               WHEN NOT f.counts OR f.amount IS NULL THEN 4611686018427387904
+               WHEN f.ticks IS NOT NULL THEN f.level / f.ticks
+               WHEN f.class < 10 THEN f.amount - f.carried - f.spent - f.held
+               ELSE f.amount - f.held
+           END, f.stale, f.ended
+    FROM (
+        SELECT e.*,
+               e.k IS NOT NULL AND e.present <> e.window_start AS stale,
+               e.k IS NULL AND e.carries AND e.present > e.window_start
+                   AND e.carried + greatest(e.spent, e.old_spent) > e.amount AS ended,
+               CASE
+                   WHEN e.ticks IS NULL THEN 0
+                   WHEN e.amount IS NULL THEN e.old_level
+                   ELSE greatest(least(e.back::numeric * e.ticks + CASE
+                       WHEN e.full_level <= e.old_level OR e.elapsed <= 0 THEN least(e.old_level, e.full_level)
+                       WHEN e.old_refilled IS NULL THEN e.full_level
+                       WHEN e.amount = 0 THEN e.old_level
+                       WHEN e.elapsed > (e.full_level - e.old_level - 1) / e.amount THEN e.full_level
+                       ELSE e.old_level + e.amount * e.elapsed
+                   END, e.full_level), -4611686018427387904)::bigint
+               END AS level
+        FROM (
+            SELECT d.*, coalesce((d.at_tick - d.refilled_from) / d.tick_us, 1) AS elapsed, greatest(d.at_tick, d.refilled_from) AS refilled_us
+            FROM (
+                SELECT c.*, c.burst * c.ticks AS full_level,
+                       -- far ahead of the clock: the trace of a clock that was set back (ruling 15)
+                       CASE WHEN c.old_refilled > c.at_tick + 300000000 THEN c.at_tick ELSE c.old_refilled END AS refilled_from,
+                       coalesce(c.old_refilled > c.at_tick + 300000000, false) AS reset
+                FROM (
+                    SELECT b.*, b.per_us / coalesce(b.ticks, b.per_us) AS tick_us, at_us - at_us % (b.per_us / coalesce(b.ticks, b.per_us)) AS at_tick
+                    FROM (
+                        SELECT CASE WHEN a_meters IS NULL THEN x.a::int ELSE a_meters[x.a] END AS k, a_windows[x.a] AS window_start,
+                               coalesce(a_back[x.a], 0) AS back, o_levels[x.a] AS old_level, o_refilled[x.a] AS old_refilled,
+                               o_spent[x.a] AS old_spent, o_spent[x.a] + coalesce(a_spent[x.a], 0) AS spent,
+                               o_held[x.a] - coalesce(a_held[x.a], 0) AS held, o_carried[x.a] AS carried,
+                               ledger.leg_class(l.kind, l.metric) AS class, l.amount, l.burst, l.mode = 'log' AS log,
+                               l.carry_debt AS carries, l.id IS NOT NULL AND l.deleted_at IS NULL AS known,
+                               (l.starts_at IS NULL OR l.starts_at <= at) AND (l.expires_at IS NULL OR l.expires_at > at)
+                                   AND (l.kind <> 'rate' OR l.amount IS NOT NULL) AS counts,
+                               CASE WHEN l.kind = 'rate' THEN ledger.ticks(l.metric, l.per_seconds) END AS ticks,
+                               CASE WHEN l.kind = 'rate' THEN l.per_seconds * 1000000::bigint ELSE 1 END AS per_us,
+                               CASE WHEN l.kind = 'budget' AND l.window_type <> 'total' THEN
+                                   ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
+                                       coalesce(l.window_anchor, l.created_at), at)
+                                   ELSE '-infinity' END AS present
+                        FROM unnest(a_limits) WITH ORDINALITY AS x (limit_id, a)
+                        LEFT JOIN tollgate.limits AS l ON l.id = x.limit_id
+                        OFFSET 0 -- computed once, not once for each mention; and so below
+                    ) AS b
+                    OFFSET 0
+                ) AS c
+                OFFSET 0
+            ) AS d
+            OFFSET 0
+        ) AS e
+        OFFSET 0
+    ) AS f
+    OFFSET 0
+$$;
+
 -- Decides a batch: settlements first, then admissions in the order given, each as if it had come alone.
 --
 -- s_…: settlements, in the order of their ids. s_actual has ten numbers for each: what a leg of each class settles to;
@@ -168,7 +248,6 @@ DECLARE
     epoch_ int;
     count_ int;
     -- admissions' meters
-    k_numbers int[]; -- 1, 2, …
     k_windows timestamptz[];
     k_known   boolean[];
     k_classes smallint[];
@@ -191,7 +270,7 @@ DECLARE
     a_limits   bigint[];
     a_subjects bigint[];
     a_windows  timestamptz[];
-    a_meters   int[];    -- the number among k_…, or NULL
+    a_meters   int[];    -- the number among k_…, or NULL. No array: they are those of k_…
     a_held     bigint[]; -- what the settlements take off held
     a_spent    bigint[]; -- what they add to spent
     a_back     bigint[]; -- what they give back to a bucket
@@ -211,6 +290,7 @@ DECLARE
     stale      boolean;
     clean      boolean := true; -- every admission of the batch can still be admitted
     fits       boolean;
+    usual      CONSTANT boolean := NOT p_careful AND NOT p_skip_locked;
     admitted   int := 0;
     to_settle  int := 0;
     to_release int := 0;
@@ -225,17 +305,18 @@ BEGIN
     earliest := (lpad(to_hex(now_us / 1000 - 3600000), 12, '0') || repeat('0', 20))::uuid;
     latest := (lpad(to_hex(now_us / 1000 + 60000), 12, '0') || repeat('0', 20))::uuid;
 
+    SELECT c.version, e.epoch INTO config_version, epoch_ FROM tollgate.config_state AS c, ledger.state AS e;
+
     -- The wanted meters. Kind, metric and windows of a limit never change, so they may be read before the locks.
     IF nk > 0 THEN
-        SELECT array_agg(q.known), array_agg(q.window_start), array_agg(q.class),
+        SELECT array_agg(q.known), array_agg(q.window_start),
                array_agg(q.limit_id) FILTER (WHERE q.missing), array_agg(q.subject) FILTER (WHERE q.missing),
-               array_agg(q.window_start) FILTER (WHERE q.missing),
-               array_agg(q.k), (SELECT c.version FROM tollgate.config_state AS c)
-        INTO k_known, k_windows, k_classes, m_limits, m_subjects, m_windows, k_numbers, config_version
+               array_agg(q.window_start) FILTER (WHERE q.missing)
+        INTO k_known, k_windows, m_limits, m_subjects, m_windows
         FROM (
             SELECT w.*, w.known AND m.limit_id IS NULL AS missing
             FROM (
-                SELECT k.k, k.limit_id, k.subject, l.id IS NOT NULL AS known, ledger.leg_class(l.kind, l.metric) AS class,
+                SELECT k.k, k.limit_id, k.subject, l.id IS NOT NULL AS known,
                        CASE WHEN l.kind = 'budget' AND l.window_type <> 'total' THEN
                            ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
                                coalesce(l.window_anchor, l.created_at), before)
@@ -252,8 +333,6 @@ BEGIN
             verdict := 'missing';
             RETURN;
         END IF;
-    ELSE
-        SELECT c.version INTO config_version FROM tollgate.config_state AS c;
     END IF;
 
     -- An attempt that has a row is not reserved again. A repeat after a lost reply comes with p_careful, and looks once the
@@ -272,24 +351,10 @@ BEGIN
         END IF;
     END IF;
 
-    -- The legs of what is to be settled. They never change either; whether the attempt is still open is asked again by the
-    -- write that closes it.
     IF ns > 0 THEN
-        SELECT count(DISTINCT s.i), array_agg(s.i), array_agg(g.limit_id), array_agg(g.subject), array_agg(g.window_start),
-               array_agg(g.class), array_agg(g.reserved), (SELECT e.epoch FROM ledger.state AS e)
-        INTO count_, l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, epoch_
-        FROM unnest(s_ids) WITH ORDINALITY AS s (id, i)
-        JOIN ledger.reservations AS r ON r.attempt_id = s.id AND r.state = 'open'
-        LEFT JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes, r.leg_reserved)
-            AS g (limit_id, subject, window_start, class, reserved) ON true;
-        IF count_ < ns AND NOT p_careful THEN
-            verdict := 'conflict';
-            RETURN;
-        END IF;
-        l_booked := l_held;
         s_status := array_fill(1::smallint, ARRAY[ns]);
     END IF;
-    IF p_careful AND ns > 0 THEN
+    IF ns > 0 AND p_careful THEN
         -- What is no longer open has a row, or was released, or never was. A provisional row is adjusted once.
         SELECT array_agg(CASE
                    WHEN r.state = 'open' THEN 1
@@ -304,7 +369,9 @@ BEGIN
         LEFT JOIN ledger.reservations AS r ON r.attempt_id = s.id
         LEFT JOIN ledger.rows AS w ON w.attempt_id = s.id AND w.kind IN ('usage', 'expiry')
         LEFT JOIN ledger.rows AS late ON late.attempt_id = s.id AND late.kind = 'late_adjustment';
-
+    END IF;
+    IF ns > 0 AND NOT usual THEN
+        -- The legs of what is to be settled, from its reservation or its row.
         SELECT array_agg(q.i), array_agg(q.limit_id), array_agg(q.subject), array_agg(q.window_start), array_agg(q.class),
                array_agg(q.held), array_agg(q.booked)
         INTO l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, l_booked
@@ -345,7 +412,7 @@ BEGIN
         SELECT array_agg(CASE
                    WHEN s_status[s.i] IN (1, 2) AND EXISTS (
                        SELECT FROM generate_series(1, cardinality(l_limits)) AS x (l)
-                       WHERE l_settlements[x.l] = s.i AND l_limits[x.l] IS NOT NULL AND NOT EXISTS (
+                       WHERE l_settlements[x.l] = s.i AND NOT EXISTS (
                            SELECT FROM unnest(a_limits, a_subjects, a_windows) AS a (limit_id, subject, window_start)
                            WHERE a.limit_id = l_limits[x.l] AND a.subject = l_subjects[x.l] AND a.window_start = l_windows[x.l]))
                    THEN 6 ELSE s_status[s.i]
@@ -382,10 +449,36 @@ BEGIN
         a_limits := k_limits;
         a_subjects := k_subjects;
         a_windows := k_windows;
-        a_meters := k_numbers;
-        a_held := array_fill(0::bigint, ARRAY[nk]);
-        a_spent := a_held;
-        a_back := a_held;
+    ELSIF usual THEN
+        -- Legs never change. Whether the attempt is still open is asked again by the write that closes it.
+        SELECT array_agg(q.limit_id), array_agg(q.subject), array_agg(q.window_start), array_agg(q.k), array_agg(q.held),
+               array_agg(q.spent), array_agg(q.back)
+        INTO a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back
+        FROM (
+            SELECT u.limit_id, u.subject, u.window_start, max(u.k) AS k, sum(u.held)::bigint AS held,
+                   sum(u.spent)::bigint AS spent, sum(u.back)::bigint AS back
+            FROM (
+                SELECT k_limits[x.k] AS limit_id, k_subjects[x.k] AS subject, k_windows[x.k] AS window_start, x.k,
+                       0::bigint AS held, 0::bigint AS spent, 0::bigint AS back
+                FROM generate_series(1, nk) AS x (k)
+                WHERE k_known[x.k] IS NOT false
+                UNION ALL
+                SELECT g.limit_id, g.subject, g.window_start, NULL,
+                       CASE WHEN g.class >= 6 THEN g.reserved ELSE 0 END,
+                       CASE WHEN g.class BETWEEN 6 AND 9 THEN CASE WHEN t.actual < 0 THEN g.reserved ELSE t.actual END ELSE 0 END,
+                       CASE WHEN g.class < 6 THEN g.reserved - t.actual ELSE 0 END
+                FROM unnest(s_ids) WITH ORDINALITY AS s (id, i)
+                CROSS JOIN LATERAL ( -- looked up one by one, however few the planner believes there are
+                    SELECT * FROM ledger.reservations AS r WHERE r.attempt_id = s.id AND r.state = 'open' OFFSET 0
+                ) AS r
+                CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes, r.leg_reserved)
+                    AS g (limit_id, subject, window_start, class, reserved)
+                CROSS JOIN LATERAL (SELECT s_actual[(s.i - 1) * 10 + g.class] AS actual) AS t
+                WHERE g.class >= 6 OR t.actual >= 0 AND t.actual <> g.reserved
+            ) AS u
+            GROUP BY 1, 2, 3
+            ORDER BY 1, 2, 3
+        ) AS q;
     ELSE
         -- Where a leg's window has ended, the present one is among them, because it takes over what is overspent.
         IF '-infinity' < ANY (l_windows) THEN
@@ -411,10 +504,13 @@ BEGIN
             SELECT u.limit_id, u.subject, u.window_start, max(u.k) AS k, sum(u.held)::bigint AS held,
                    sum(u.spent)::bigint AS spent, sum(u.back)::bigint AS back
             FROM (
-                SELECT x.limit_id, x.subject, x.window_start, x.k::int, 0::bigint AS held, 0::bigint AS spent, 0::bigint AS back
-                FROM unnest(k_limits || t_limits, k_subjects || t_subjects, k_windows || t_windows, k_numbers, k_known)
-                    AS x (limit_id, subject, window_start, k, known)
-                WHERE x.known IS NOT false
+                SELECT k_limits[x.k] AS limit_id, k_subjects[x.k] AS subject, k_windows[x.k] AS window_start, x.k,
+                       0::bigint AS held, 0::bigint AS spent, 0::bigint AS back
+                FROM generate_series(1, nk) AS x (k)
+                WHERE k_known[x.k] IS NOT false
+                UNION ALL
+                SELECT t.limit_id, t.subject, t.window_start, NULL, 0, 0, 0
+                FROM unnest(t_limits, t_subjects, t_windows) AS t (limit_id, subject, window_start)
                 UNION ALL
                 SELECT x.limit_id, x.subject, x.window_start, NULL,
                        CASE WHEN x.class >= 6 THEN x.held ELSE 0 END,
@@ -424,7 +520,7 @@ BEGIN
                 FROM unnest(l_settlements, l_limits, l_subjects, l_windows, l_classes, l_held, l_booked)
                     AS x (s, limit_id, subject, window_start, class, held, booked)
                 CROSS JOIN LATERAL (SELECT s_actual[(x.s - 1) * 10 + x.class] AS actual) AS t
-                WHERE x.limit_id IS NOT NULL AND s_status[x.s] IN (1, 2)
+                WHERE s_status[x.s] IN (1, 2)
                   AND (x.class >= 6 OR t.actual >= 0 AND t.actual <> x.booked)
             ) AS u
             GROUP BY 1, 2, 3
@@ -441,9 +537,11 @@ BEGIN
             SELECT m.level, m.spent, m.held, m.carried,
                    CASE WHEN m.refilled_at > '-infinity' THEN (extract(epoch FROM m.refilled_at) * 1000000)::bigint END AS refilled_us
             FROM unnest(a_limits, a_subjects, a_windows) AS x (limit_id, subject, window_start)
-            JOIN ledger.meters AS m USING (limit_id, subject, window_start)
-            ORDER BY m.limit_id, m.subject, m.window_start
-            FOR UPDATE OF m
+            CROSS JOIN LATERAL ( -- in the order of the arrays
+                SELECT * FROM ledger.meters AS m
+                WHERE m.limit_id = x.limit_id AND m.subject = x.subject AND m.window_start = x.window_start
+                FOR UPDATE
+            ) AS m
         ) AS q;
         IF cardinality(o_levels) IS DISTINCT FROM cardinality(a_limits) THEN
             verdict := 'stale';
@@ -457,86 +555,38 @@ BEGIN
     resets := 0;
     waited_us := now_us - waited_us;
     IF a_limits IS NOT NULL THEN
-        SELECT array_agg(q.level), array_agg(to_timestamp(0) + q.refilled * interval '1 microsecond'), array_agg(q.ticks),
-               array_agg(q.carried), count(*) FILTER (WHERE q.reset), bool_or(q.ended), bool_or(q.stale),
-               -- what the admissions see
-               array_agg(q.k) FILTER (WHERE q.wanted), array_agg(q.counts) FILTER (WHERE q.wanted), array_agg(q.log) FILTER (WHERE q.wanted),
-               array_agg(q.amount) FILTER (WHERE q.wanted), array_agg(q.burst) FILTER (WHERE q.wanted),
-               array_agg(q.level) FILTER (WHERE q.wanted),
-               array_agg(q.spent) FILTER (WHERE q.wanted), array_agg(q.held) FILTER (WHERE q.wanted),
-               array_agg(q.carried) FILTER (WHERE q.wanted),
-               array_agg(q.room) FILTER (WHERE q.wanted), array_agg(q.known) FILTER (WHERE q.wanted),
-               -- and what they take if all of them fit
-               coalesce(bool_and(q.known AND k_sums[q.k] <= q.room) FILTER (WHERE q.wanted), true),
-               array_agg(CASE WHEN q.counts THEN k_sums[q.k] ELSE 0 END) FILTER (WHERE q.wanted)
-        INTO n_levels, n_refilled, n_ticks, n_carried, resets, ended, stale,
-             m_numbers, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
-             m_carried, k_room, k_known, fits, k_taken
-        FROM (
-            SELECT f.*, CASE
-                       WHEN NOT f.counts OR f.amount IS NULL THEN far
-                       WHEN f.kind = 'rate' THEN f.level / f.ticks
-                       WHEN f.kind = 'budget' THEN f.amount - f.carried - f.spent - f.held
-                       ELSE f.amount - f.held
-                   END AS room
-            FROM (
-                SELECT e.k, e.wanted, e.known, e.counts, e.log, e.kind, e.amount, e.burst, e.ticks,
-                       e.refilled, e.reset, e.spent, e.held, e.carried,
-                       e.window_start <> '-infinity' AND e.present > e.window_start AND NOT e.wanted AND e.carries AS ended,
-                       e.wanted AND e.present <> e.window_start AS stale,
-                       CASE
-                           WHEN e.ticks IS NULL THEN 0
-                           WHEN NOT e.bounded THEN e.old_level
-                           ELSE greatest(least(e.back * e.ticks + CASE
-                               WHEN e.fill <= 0 OR e.elapsed <= 0 THEN least(e.old_level, e.full_level)
-                               WHEN e.old_refilled IS NULL THEN e.full_level
-                               WHEN e.amount = 0 THEN e.old_level
-                               WHEN e.elapsed > (e.fill - 1) / e.amount THEN e.full_level
-                               ELSE e.old_level + e.amount * e.elapsed
-                           END, e.full_level), -far)::bigint
-                       END AS level
-                FROM (
-                    SELECT d.*, d.full_level - d.old_level AS fill,
-                           coalesce((d.at - d.refilled_from) / d.tick_us, 1) AS elapsed,
-                           greatest(d.at, d.refilled_from) AS refilled
-                    FROM (
-                        SELECT c.*, c.burst * c.ticks AS full_level, now_us - now_us % c.tick_us AS at,
-                               -- far ahead of the clock: the trace of a clock that was set back (ruling 15)
-                               CASE WHEN c.old_refilled > now_us - now_us % c.tick_us + 300000000 THEN now_us - now_us % c.tick_us
-                                    ELSE c.old_refilled END AS refilled_from,
-                               coalesce(c.old_refilled > now_us - now_us % c.tick_us + 300000000, false) AS reset
-                        FROM (
-                            SELECT a_limits[x.a] AS limit_id, a_subjects[x.a] AS subject, a_windows[x.a] AS window_start,
-                                   a_meters[x.a] AS k, a_meters[x.a] IS NOT NULL AS wanted, a_back[x.a]::numeric AS back,
-                                   o_levels[x.a] AS old_level, o_refilled[x.a] AS old_refilled,
-                                   o_spent[x.a] + a_spent[x.a] AS spent, o_held[x.a] - a_held[x.a] AS held, o_carried[x.a] AS carried,
-                                   l.kind, l.amount, l.burst, l.mode = 'log' AS log, l.carry_debt AS carries,
-                                   coalesce(l.deleted_at IS NULL, false) AS known,
-                                   (l.starts_at IS NULL OR l.starts_at <= decided_at)
-                                       AND (l.expires_at IS NULL OR l.expires_at > decided_at)
-                                       AND (l.kind <> 'rate' OR l.amount IS NOT NULL) AS counts,
-                                   l.amount IS NOT NULL AS bounded,
-                                   CASE WHEN l.kind = 'rate' THEN ledger.ticks(l.metric, l.per_seconds) END AS ticks,
-                                   CASE WHEN l.kind = 'rate' THEN l.per_seconds * 1000000::bigint / ledger.ticks(l.metric, l.per_seconds)
-                                       ELSE 1 END AS tick_us,
-                                   CASE WHEN l.kind = 'budget' AND l.window_type <> 'total' THEN
-                                       ledger.window_start(l.window_type, l.window_period, l.window_zone, l.window_seconds,
-                                           coalesce(l.window_anchor, l.created_at), decided_at)
-                                       ELSE '-infinity' END AS present
-                            FROM generate_series(1, cardinality(a_limits)) AS x (a)
-                            LEFT JOIN tollgate.limits AS l ON l.id = a_limits[x.a]
-                            OFFSET 0 -- computed once, not once for each mention
-                        ) AS c
-                        OFFSET 0
-                    ) AS d
-                    OFFSET 0
-                ) AS e
-                OFFSET 0
-            ) AS f
-            OFFSET 0
-        ) AS q;
+        IF nr = 0 THEN
+            SELECT array_agg(q.level), array_agg(to_timestamp(0) + q.refilled_us * interval '1 microsecond'), array_agg(q.ticks),
+                   count(*) FILTER (WHERE q.reset), bool_or(q.ended)
+            INTO n_levels, n_refilled, n_ticks, resets, ended
+            FROM ledger.meters_at(now_us, decided_at, a_limits, a_windows, a_meters, a_held, a_spent, a_back,
+                o_levels, o_refilled, o_spent, o_held, o_carried) AS q;
+        ELSE
+            SELECT array_agg(q.level), array_agg(to_timestamp(0) + q.refilled_us * interval '1 microsecond'), array_agg(q.ticks),
+                   count(*) FILTER (WHERE q.reset), bool_or(q.ended), bool_or(q.stale),
+                   -- what the admissions see
+                   array_agg(q.k) FILTER (WHERE q.k > 0), array_agg(q.known) FILTER (WHERE q.k > 0),
+                   array_agg(q.class) FILTER (WHERE q.k > 0), array_agg(q.counts) FILTER (WHERE q.k > 0),
+                   array_agg(q.log) FILTER (WHERE q.k > 0), array_agg(q.amount) FILTER (WHERE q.k > 0),
+                   array_agg(q.burst) FILTER (WHERE q.k > 0), array_agg(q.level) FILTER (WHERE q.k > 0),
+                   array_agg(q.spent) FILTER (WHERE q.k > 0), array_agg(q.held) FILTER (WHERE q.k > 0),
+                   array_agg(q.carried) FILTER (WHERE q.k > 0), array_agg(q.room) FILTER (WHERE q.k > 0),
+                   -- and what they take if all of them fit
+                   coalesce(bool_and(q.known AND k_sums[q.k] <= q.room) FILTER (WHERE q.k > 0), true),
+                   array_agg(CASE WHEN q.counts THEN k_sums[q.k] ELSE 0 END) FILTER (WHERE q.k > 0)
+            INTO n_levels, n_refilled, n_ticks, resets, ended, stale,
+                 m_numbers, k_known, k_classes, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held, m_carried, k_room,
+                 fits, k_taken
+            FROM ledger.meters_at(now_us, decided_at, a_limits, a_windows, a_meters, a_held, a_spent, a_back,
+                o_levels, o_refilled, o_spent, o_held, o_carried) AS q;
+        END IF;
+        n_carried := o_carried;
         IF stale THEN
             verdict := 'stale';
+            RETURN;
+        END IF;
+        IF ended AND usual THEN
+            verdict := 'conflict';
             RETURN;
         END IF;
     END IF;
@@ -606,12 +656,12 @@ BEGIN
                        array_agg(coalesce(f.counts, false) ORDER BY x.k), array_agg(coalesce(f.log, false) ORDER BY x.k),
                        array_agg(f.amount ORDER BY x.k), array_agg(f.burst ORDER BY x.k), array_agg(f.level ORDER BY x.k),
                        array_agg(f.spent ORDER BY x.k), array_agg(f.held ORDER BY x.k),
-                       array_agg(f.carried ORDER BY x.k)
-                INTO k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held, m_carried
+                       array_agg(f.carried ORDER BY x.k), array_agg(f.class ORDER BY x.k)
+                INTO k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held, m_carried, k_classes
                 FROM generate_series(1, nk) AS x (k)
                 LEFT JOIN unnest(m_numbers, k_room, k_known, m_counts, m_log, m_amounts, m_bursts, m_levels, m_spent, m_held,
-                        m_carried)
-                    AS f (k, room, known, counts, log, amount, burst, level, spent, held, carried)
+                        m_carried, k_classes)
+                    AS f (k, room, known, counts, log, amount, burst, level, spent, held, carried, class)
                     ON f.k = x.k;
                 fits := false;
             END IF;
@@ -679,12 +729,11 @@ BEGIN
     END IF;
     IF to_settle > 0 THEN
         WITH s AS (
-            SELECT *
-            FROM unnest(s_ids, s_release, s_hold, s_outcomes, s_sources, s_costs, s_status) WITH ORDINALITY
-                AS s (id, release, hold, outcome, source, settled_cost, status, i)
-            WHERE s.status = 1 AND NOT s.release
+            SELECT s.i, s.id
+            FROM unnest(s_ids) WITH ORDINALITY AS s (id, i)
+            WHERE s_status[s.i] = 1 AND NOT s_release[s.i]
         ), gone AS (
-            DELETE FROM ledger.reservations AS r USING s WHERE r.attempt_id = s.id AND r.state = 'open' RETURNING r.*, s.*
+            DELETE FROM ledger.reservations AS r USING s WHERE r.attempt_id = s.id AND r.state = 'open' RETURNING r.*, s.i
         )
         INSERT INTO ledger.rows (attempt_id, kind, epoch, request_id, attempt,
             organization_id, organization_public_id, organization_name, team_id, team_public_id, team_name,
@@ -696,10 +745,10 @@ BEGIN
             g.organization_id, g.organization_public_id, g.organization_name, g.team_id, g.team_public_id, g.team_name,
             g.key_id, g.key_public_id, g.key_name, g.user_id, g.user_public_id, g.user_name, g.end_user_id,
             g.route, g.model_id, g.model, g.provider, g.target_id, g.upstream_model, g.price_id, g.unpriced,
-            g.outcome, g.source,
-            CASE WHEN g.hold THEN g.quantities ELSE s_quantities[(g.i - 1) * units + 1:g.i * units] END,
-            CASE WHEN g.hold THEN g.unit_prices ELSE s_prices[(g.i - 1) * units + 1:g.i * units] END,
-            CASE WHEN g.hold THEN g.cost ELSE g.settled_cost END,
+            s_outcomes[g.i], s_sources[g.i],
+            CASE WHEN s_hold[g.i] THEN g.quantities ELSE s_quantities[(g.i - 1) * units + 1:g.i * units] END,
+            CASE WHEN s_hold[g.i] THEN g.unit_prices ELSE s_prices[(g.i - 1) * units + 1:g.i * units] END,
+            CASE WHEN s_hold[g.i] THEN g.cost ELSE s_costs[g.i] END,
             g.leg_limits, g.leg_subjects, g.leg_windows, g.leg_classes, g.leg_reserved,
             ARRAY(
                 SELECT CASE WHEN s_actual[(g.i - 1) * 10 + x.class] < 0 THEN x.reserved ELSE s_actual[(g.i - 1) * 10 + x.class] END
@@ -778,19 +827,20 @@ BEGIN
     -- meters change once each,
     IF a_limits IS NOT NULL THEN
         UPDATE ledger.meters AS m
-        SET level = CASE
-                WHEN x.ticks IS NULL THEN m.level
-                ELSE greatest(x.level - coalesce(k_taken[x.k], 0)::numeric * x.ticks, -far)::bigint
-            END,
+        SET level = CASE WHEN x.ticks IS NULL THEN m.level ELSE greatest(x.level - x.taken::numeric * x.ticks, -far)::bigint END,
             refilled_at = CASE WHEN x.ticks IS NULL THEN m.refilled_at ELSE x.refilled END,
             spent = m.spent + x.spent,
-            held = m.held - x.held + CASE WHEN x.ticks IS NULL THEN coalesce(k_taken[x.k], 0) ELSE 0 END,
+            held = m.held - x.held + CASE WHEN x.ticks IS NULL THEN x.taken ELSE 0 END,
             carried = x.carried
-        FROM unnest(a_limits, a_subjects, a_windows, a_meters, a_held, a_spent, a_back, n_levels, n_refilled, n_ticks, n_carried,
-                o_carried)
-            AS x (limit_id, subject, window_start, k, held, spent, back, level, refilled, ticks, carried, was_carried)
+        FROM (
+            SELECT x.a, x.limit_id, x.subject, x.window_start, coalesce(a_held[x.a], 0) AS held, coalesce(a_spent[x.a], 0) AS spent, coalesce(a_back[x.a], 0) AS back,
+                   coalesce(k_taken[CASE WHEN a_meters IS NULL THEN x.a ELSE a_meters[x.a] END], 0) AS taken,
+                   n_levels[x.a] AS level, n_refilled[x.a] AS refilled, n_ticks[x.a] AS ticks, n_carried[x.a] AS carried
+            FROM unnest(a_limits, a_subjects, a_windows) WITH ORDINALITY AS x (limit_id, subject, window_start, a)
+            OFFSET 0
+        ) AS x
         WHERE m.limit_id = x.limit_id AND m.subject = x.subject AND m.window_start = x.window_start
-          AND (x.held <> 0 OR x.spent <> 0 OR x.back <> 0 OR coalesce(k_taken[x.k], 0) <> 0 OR x.carried <> x.was_carried);
+          AND (x.held <> 0 OR x.spent <> 0 OR x.back <> 0 OR x.taken <> 0 OR x.carried <> o_carried[x.a]);
         wrote := wrote OR FOUND;
     END IF;
 
@@ -806,21 +856,18 @@ BEGIN
             key_id, key_public_id, key_name, user_id, user_public_id, user_name, end_user_id,
             route, model_id, model, provider, target_id, upstream_model, price_id, unpriced,
             quantities, unit_prices, cost, leg_limits, leg_subjects, leg_windows, leg_classes, leg_reserved)
-        SELECT r.id, 'open', p_process, decided_at, decided_at + r.expiry_ms * interval '1 millisecond', r.request, r.attempt,
-            r.organization, r.organization_id, r.organization_name, r.team, r.team_id, r.team_name,
-            r.key, r.key_id, r.key_name, r.usr, r.usr_id, r.usr_name, r.end_user,
-            r.route, r.model, r.model_name, r.provider, r.target, r.upstream_model, r.price, r.unpriced,
-            r_quantities[(r.j - 1) * units + 1:r.j * units], r_prices[(r.j - 1) * units + 1:r.j * units], r.cost,
+        SELECT r_ids[r.j], 'open', p_process, decided_at, decided_at + r_expiries_ms[r.j] * interval '1 millisecond',
+            r_requests[r.j], r_attempts[r.j],
+            r_organizations[r.j], r_organization_ids[r.j], r_organization_names[r.j],
+            r_teams[r.j], r_team_ids[r.j], r_team_names[r.j],
+            r_keys[r.j], r_key_ids[r.j], r_key_names[r.j],
+            r_users[r.j], r_user_ids[r.j], r_user_names[r.j], r_end_users[r.j],
+            r_routes[r.j], r_models[r.j], r_model_names[r.j], r_providers[r.j], r_targets[r.j], r_upstream_models[r.j],
+            r_price_ids[r.j], r_unpriced[r.j],
+            r_quantities[(r.j - 1) * units + 1:r.j * units], r_prices[(r.j - 1) * units + 1:r.j * units], r_costs[r.j],
             coalesce(g.limits, '{}'), coalesce(g.subjects, '{}'), coalesce(g.windows, '{}'), coalesce(g.classes, '{}'),
             coalesce(g.amounts, '{}')
-        FROM unnest(r_ids, r_requests, r_attempts, r_organizations, r_organization_ids, r_organization_names,
-                r_teams, r_team_ids, r_team_names, r_keys, r_key_ids, r_key_names, r_users, r_user_ids, r_user_names,
-                r_end_users, r_routes, r_models, r_model_names, r_providers, r_targets, r_upstream_models, r_price_ids,
-                r_unpriced, r_costs, r_expiries_ms) WITH ORDINALITY
-            AS r (id, request, attempt, organization, organization_id, organization_name,
-                team, team_id, team_name, key, key_id, key_name, usr, usr_id, usr_name,
-                end_user, route, model, model_name, provider, target, upstream_model, price,
-                unpriced, cost, expiry_ms, j)
+        FROM generate_series(1, nr) AS r (j)
         CROSS JOIN LATERAL (
             SELECT array_agg(k_limits[w_meters[x.w]]) AS limits, array_agg(k_subjects[w_meters[x.w]]) AS subjects,
                    array_agg(k_windows[w_meters[x.w]]) AS windows, array_agg(k_classes[w_meters[x.w]]) AS classes,

@@ -44,8 +44,9 @@ type nemesis struct {
 	badEnd []string
 }
 
-// batchCall is what a request contains that decides a batch; statements travel with their text.
-var batchCall = []byte("ledger.batch")
+// batchCall is what a request contains that decides a batch: the message Bind names first its portal, which has no name, and
+// then the prepared statement.
+var batchCall = []byte("\x00tollgate_batch_")
 
 // run makes trouble until ctx ends, and returns when all is healed.
 func (n *nemesis) run(ctx context.Context) error {

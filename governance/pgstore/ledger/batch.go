@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -328,7 +329,12 @@ const (
 	stateDeadlock  = "40P01"
 	stateSerialize = "40001"
 	stateReadOnly  = "25006"
-	stateShutdown  = "57P" // class of the server's going or being away
+
+	// Of prepared statements.
+	stateNoStatement   = "26000"
+	stateSameStatement = "42P05"
+	stateOtherResult   = "0A000" // the procedure was replaced by one with another result
+	stateShutdown      = "57P"   // class of the server's going or being away
 )
 
 const maxRepeats = 8
@@ -347,6 +353,7 @@ func (l *Ledger) decide(ctx context.Context, b *batch) (*decision, error) {
 		if err != nil {
 			var pg *pgconn.PgError
 			switch {
+			case l.noticePooler(err):
 			case errors.As(err, &pg) && pg.Code == stateConflict:
 				b.carefully = true
 			case errors.As(err, &pg) && pg.Code == stateLockWait && !b.skipLocked:
@@ -401,7 +408,10 @@ func (l *Ledger) send(ctx context.Context, b *batch) (*decision, error) {
 	defer cancel()
 	b.fault("before")
 	start := time.Now()
-	sent := conn.Conn().PgConn().ExecParams(statement, batchSQL, p.values[:p.n], p.oids[:p.n], []int16{pgtype.BinaryFormatCode}, []int16{pgtype.BinaryFormatCode})
+	sent, err := l.call(statement, conn.Conn(), &p)
+	if err != nil {
+		return nil, err
+	}
 	b.fault("during")
 	result := sent.Read()
 	if result.Err != nil {
@@ -426,6 +436,30 @@ func (l *Ledger) send(ctx context.Context, b *batch) (*decision, error) {
 		l.observer.Batch(len(b.settlements), len(b.admissions), time.Since(start))
 	}
 	return d, nil
+}
+
+// call sends the statement. Prepared, it is parsed once a connection. A pooler that hands each transaction to another server
+// connection and does not carry prepared statements along (PgBouncer before 1.21) answers that there is none of that name,
+// or that there is one already; from then on every call brings the whole statement.
+func (l *Ledger) call(ctx context.Context, conn *pgx.Conn, p *params) (*pgconn.ResultReader, error) {
+	binary := []int16{pgtype.BinaryFormatCode}
+	if l.pooled.Load() {
+		return conn.PgConn().ExecParams(ctx, batchSQL, p.values[:p.n], p.oids[:p.n], binary, binary), nil
+	}
+	if _, err := conn.Prepare(ctx, l.statement, batchSQL); err != nil {
+		return nil, fmt.Errorf("prepare batch: %w", err)
+	}
+	return conn.PgConn().ExecPrepared(ctx, l.statement, p.values[:p.n], binary, binary), nil
+}
+
+// noticePooler reports whether an error says that prepared statements do not last, and remembers it. Nothing was executed then.
+func (l *Ledger) noticePooler(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != stateNoStatement && pg.Code != stateSameStatement && pg.Code != stateOtherResult {
+		return false
+	}
+	l.pooled.Store(true)
+	return true
 }
 
 // fault passes a fault point of crash drills: ledger.before_batch, ledger.during_batch (it was sent and not answered),

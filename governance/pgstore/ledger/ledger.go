@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,10 @@ type Ledger struct {
 	clock   atomic.Pointer[clockReading]
 	process atomic.Int64
 	config  atomic.Int64
+	// statement names the prepared batch of a connection. Other versions of it have other names, since behind a pooler a
+	// connection may have been somebody else's before.
+	statement string
+	pooled    atomic.Bool // prepared statements do not last: a pooler stands between
 
 	mu        sync.Mutex
 	queue     []*admission
@@ -125,6 +130,7 @@ func New(o Options) *Ledger {
 		pool: o.Pool, node: o.Node, version: o.Version, boot: ids.New(time.Now()),
 		lease: o.Lease, grace: o.Grace, limit: o.OutboxLimit, observer: o.Observer,
 		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
+		statement: fmt.Sprintf("tollgate_batch_%08x", crc32.ChecksumIEEE([]byte(batchSQL))),
 	}
 	if l.lease == 0 {
 		l.lease = defaultLease

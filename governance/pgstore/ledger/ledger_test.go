@@ -1,9 +1,12 @@
 package ledger_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tollgate-gateway/tollgate/governance"
@@ -59,4 +62,39 @@ func TestRateChange_ForgivesNothing(t *testing.T) {
 	require.InDelta(t, 100, owed, 1)
 	db.exec(t, "UPDATE tollgate.limits SET amount = 10, burst = 10 WHERE id = $1", bucket.Num)
 	require.Zero(t, db.count(t, "SELECT count(*) FROM ledger.meters WHERE refilled_at > clock_timestamp()"))
+}
+
+// A transaction pooler hands each transaction to another server connection, which has not seen the statement that was
+// prepared, or has it from somebody else. Nothing is decided twice, and nobody notices.
+func TestPreparedStatement_IsNotNeeded(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	bucket := db.limit(t, governance.Limit{Kind: governance.KindRate, Metric: governance.MetricRequests, Amount: 10})
+	onOne := func(prepare func(context.Context, *pgx.Conn) error) (*pgxpool.Pool, *ledger.Ledger) {
+		config := db.Config()
+		config.MaxConns, config.AfterConnect = 1, prepare
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		return pool, start(t, ledger.Options{Pool: pool})
+	}
+	reserve := func(l *ledger.Ledger) int64 {
+		r, err := l.Reserve(t.Context(), request(l, hold(bucket, 1, 1)))
+		require.NoError(t, err)
+		return r.Levels[0].Remaining
+	}
+	pool, l := onOne(nil)
+	reserve(l)
+	var name string
+	require.NoError(t, pool.QueryRow(t.Context(), "SELECT name FROM pg_prepared_statements").Scan(&name))
+	_, err := pool.Exec(t.Context(), "DEALLOCATE ALL")
+	require.NoError(t, err)
+	require.Equal(t, int64(8), reserve(l))
+
+	_, l = onOne(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "PREPARE "+name+" AS SELECT 1")
+		return err
+	})
+	require.Equal(t, int64(7), reserve(l))
+	require.Equal(t, int64(3), db.count(t, "SELECT count(*) FROM ledger.reservations"))
 }

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -61,20 +62,20 @@ func (w *wire) mend() { w.away.Store(false) }
 type cuttable struct {
 	net.Conn
 	wire  *wire
-	large bool // what was written last is a batch
+	batch bool // what was written last is one
 }
 
 func (c *cuttable) Write(b []byte) (int, error) {
-	c.large = len(b) > 2000
+	c.batch = bytes.HasPrefix(b, []byte("B")) && bytes.Contains(b, []byte("\x00tollgate_batch_")) // the message Bind
 	return c.Conn.Write(b)
 }
 
 func (c *cuttable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if until := c.wire.held.Load(); until != nil && c.large {
+	if until := c.wire.held.Load(); until != nil && c.batch {
 		<-*until
 	}
-	if err == nil && c.large && c.wire.loseReply.CompareAndSwap(true, false) {
+	if err == nil && c.batch && c.wire.loseReply.CompareAndSwap(true, false) {
 		c.wire.lost.Add(1)
 		if c.wire.onLoss != nil {
 			c.wire.onLoss()
