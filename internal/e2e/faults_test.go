@@ -82,9 +82,10 @@ func TestF037_F044_F065_NoWayRoundGovernance(t *testing.T) {
 		"/v1/embeddings":       `{"model":"plain","input":"hello"}`,
 		"/v1/responses":        `{"model":"plain","input":"hello"}`,
 		"/v1/moderations":      `{"model":"plain","input":"hello"}`,
+		"/v1/messages":         `{"model":"plain","max_tokens":9,"messages":[{"role":"user","content":"hello"}]}`,
 	}
 	for path, body := range bodies {
-		a := must(t)(g.call(t.Context(), key, path, body))
+		a := must(t)(g.call(t.Context(), key, path, body, "Anthropic-Version", "2023-06-01"))
 		require.Equal(t, http.StatusOK, a.status, "%s: %s", path, a.body)
 	}
 	require.Len(t, f.rows(), len(bodies))

@@ -32,14 +32,22 @@ const (
 	opModerations     = "moderations"
 	opModels          = "models"
 	opModel           = "model"
+
+	opMessages       = "messages"
+	opMessagesStream = "messages_stream"
+	opMessagesHelper = "messages_helper"
+	opMessagesTools  = "messages_tools"
+	opCountTokens    = "count_tokens"
 )
 
-// task is one use of a library. The worker of the npm package reads the same as JSON.
+// task is one use of a library. The worker of the npm packages reads the same as JSON.
 type task struct {
 	ID           int64  `json:"id"`
+	Library      string `json:"library,omitempty"` // of the worker: anthropic, else openai
 	Op           string `json:"op"`
 	BaseURL      string `json:"base_url"` // with /v1
 	Key          string `json:"key"`
+	Bearer       bool   `json:"bearer,omitempty"` // Anthropic's libraries send the key as a bearer token and not in x-api-key
 	Model        string `json:"model"`
 	SecondModel  string `json:"second_model,omitempty"`
 	Text         string `json:"text"`
@@ -63,6 +71,8 @@ type report struct {
 	Models      []string   `json:"models"`
 	Vector      []float64  `json:"vector"`
 	Flagged     *bool      `json:"flagged"`
+	Thinking    string     `json:"thinking"`
+	Signature   string     `json:"signature"`
 	Error       *sdkError  `json:"error"`
 	Requests    int        `json:"requests"` // that the library's transport sent
 	WaitedMS    float64    `json:"waited_ms"`

@@ -1,6 +1,7 @@
-// Drives the npm package openai on behalf of internal/e2e: one task a line comes in as JSON, one report a line goes out.
-// Tasks run side by side. The members of both are described in sdk_test.go (task, report).
+// Drives the npm packages openai and @anthropic-ai/sdk on behalf of internal/e2e: one task a line comes in as JSON, one report
+// a line goes out. Tasks run side by side. The members of both are described in sdk_test.go (task, report).
 import { createInterface } from 'node:readline';
+import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 
 const tools = [
@@ -13,7 +14,7 @@ const tools = [
   },
 ];
 
-const operations = {
+const openAI = {
   async chat(client, task, report) {
     const answer = await client.chat.completions.create({ ...chatRequest(task) });
     readChoices(report, answer.choices);
@@ -104,6 +105,87 @@ const operations = {
   },
 };
 
+const anthropicTools = [{ name: 'weather', input_schema: tools[0].function.parameters }];
+
+const anthropic = {
+  async messages(client, task, report) {
+    const answer = await client.messages.create(messagesRequest(task));
+    readMessage(report, answer);
+    report.request_id = answer._request_id;
+  },
+
+  async messages_stream(client, task, report) {
+    const stream = await client.messages.create({ ...messagesRequest(task), stream: true });
+    report.texts = [''];
+    for await (const event of stream) {
+      report.frames++;
+      if (event.type === 'message_start') report.usage = messageUsage(event.message.usage);
+      if (event.type === 'content_block_delta' && event.delta.type === 'text_delta') report.texts[0] += event.delta.text;
+      if (event.type === 'message_delta') {
+        report.finish = [event.delta.stop_reason];
+        report.usage.output = event.usage.output_tokens;
+      }
+    }
+  },
+
+  // The SDK's own accumulator, which is strict about the order of events.
+  async messages_helper(client, task, report) {
+    const stream = client.messages.stream({ ...messagesRequest(task), ...(task.tools && { tools: anthropicTools }) });
+    readMessage(report, await stream.finalMessage());
+  },
+
+  async messages_tools(client, task, report) {
+    const request = { ...messagesRequest(task), tools: anthropicTools };
+    const first = await client.messages.create(request);
+    readMessage(report, first);
+    const calls = first.content.filter((block) => block.type === 'tool_use');
+    const second = await client.messages.create({
+      ...request,
+      model: task.second_model,
+      messages: [
+        ...request.messages,
+        { role: 'assistant', content: first.content },
+        { role: 'user', content: calls.map((call) => ({ type: 'tool_result', tool_use_id: call.id, content: '21 degrees' })) },
+      ],
+    });
+    report.texts = [];
+    readMessage(report, second);
+  },
+
+  async count_tokens(client, task, report) {
+    const { max_tokens: _, ...request } = messagesRequest(task);
+    const count = await client.messages.countTokens(request);
+    report.usage = { input: count.input_tokens, output: 0 };
+  },
+
+  async models(client, task, report) {
+    for await (const model of client.models.list()) report.models.push(model.id);
+  },
+
+  async model(client, task, report) {
+    report.models.push((await client.models.retrieve(task.model)).id);
+  },
+};
+
+function messagesRequest(task) {
+  return { model: task.model, max_tokens: task.max_tokens || 1000, messages: [{ role: 'user', content: task.text }] };
+}
+
+function readMessage(report, message) {
+  report.texts = [''];
+  for (const block of message.content) {
+    if (block.type === 'text') report.texts[0] += block.text;
+    if (block.type === 'thinking') [report.thinking, report.signature] = [block.thinking, block.signature];
+    if (block.type === 'tool_use') {
+      report.tools.push({ id: block.id, name: block.name, arguments: JSON.stringify(block.input) });
+    }
+  }
+  report.finish = [message.stop_reason];
+  report.usage = messageUsage(message.usage);
+}
+
+const messageUsage = (usage) => ({ input: usage.input_tokens, output: usage.output_tokens });
+
 function chatRequest(task) {
   return {
     model: task.model,
@@ -134,24 +216,26 @@ const text = (value) => (value === null || value === undefined ? '' : String(val
 async function perform(task) {
   const report = {
     id: task.id, texts: [], finish: [], frames: 0, usage_frames: 0, usage: null, tools: [], models: [], vector: [],
-    flagged: null, error: null, requests: 0, waited_ms: 0, request_id: '',
+    flagged: null, thinking: '', signature: '', error: null, requests: 0, waited_ms: 0, request_id: '',
   };
-  const client = new OpenAI({
-    baseURL: task.base_url,
-    apiKey: task.key,
-    ...('max_retries' in task && { maxRetries: task.max_retries }),
-    fetch: (...args) => {
-      report.requests++;
-      return fetch(...args);
-    },
-  });
+  const count = (...args) => {
+    report.requests++;
+    return fetch(...args);
+  };
+  const options = { baseURL: task.base_url, ...('max_retries' in task && { maxRetries: task.max_retries }), fetch: count };
+  const isAnthropic = task.library === 'anthropic';
+  const client = isAnthropic
+    ? new Anthropic({ ...options, apiKey: task.bearer ? null : task.key, authToken: task.bearer ? task.key : null })
+    : new OpenAI({ ...options, apiKey: task.key });
   const began = performance.now();
   try {
-    await operations[task.op](client, task, report);
+    await (isAnthropic ? anthropic : openAI)[task.op](client, task, report);
   } catch (error) {
+    const said = isAnthropic ? error.error?.error : error.error;
+    const of = isAnthropic ? (said ?? {}) : error;
     report.error = {
-      class: error.constructor.name, api: error instanceof OpenAI.APIError, status: error.status ?? 0,
-      code: text(error.code), type: text(error.type), param: text(error.param), message: text(error.error?.message ?? error.message),
+      class: error.constructor.name, api: error instanceof (isAnthropic ? Anthropic : OpenAI).APIError, status: error.status ?? 0,
+      code: text(of.code), type: text(of.type), param: text(of.param), message: text(said?.message ?? error.message),
       request_id: text(error.requestID), retry_after: text(error.headers?.get('retry-after')),
     };
   }
