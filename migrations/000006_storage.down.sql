@@ -89,6 +89,6 @@ UNION ALL
 SELECT limit_id, subject, settled_at, 0, 0, reserved - actual FROM legs WHERE actual <> reserved;
 
 DROP FUNCTION audit.millionths, audit.further_millionths;
-DROP FUNCTION ledger.drop_month, ledger.note_places, ledger.seal, ledger.block_hash, ledger.row_digest, ledger.month_of;
-DROP TABLE ledger.dropped_months, ledger.openings, ledger.days, ledger.tenant_hours, ledger.hours, ledger.block_parts, ledger.blocks, ledger.seal_mark;
+DROP FUNCTION ledger.drop_month, ledger.read_month, ledger.note_places, ledger.seal, ledger.block_hash, ledger.row_digest, ledger.month_of;
+DROP TABLE ledger.dropped_months, ledger.dropping_openings, ledger.dropping, ledger.openings, ledger.days, ledger.tenant_hours, ledger.hours, ledger.block_parts, ledger.blocks, ledger.seal_mark;
 ALTER TABLE ledger.state DROP COLUMN kept_from;

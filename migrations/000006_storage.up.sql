@@ -101,6 +101,23 @@ CREATE TABLE ledger.openings (
     PRIMARY KEY (limit_id, subject, window_start)
 );
 
+-- The month that is about to be dropped, and how far its rows were read for that. It is read in steps: one snapshot of a whole
+-- month would keep dead rows of meters alive, and one transaction would hold up the seals. One row.
+CREATE TABLE ledger.dropping (
+    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    month      date NOT NULL DEFAULT '-infinity',
+    sealed     bigint NOT NULL DEFAULT 0, -- rows that its blocks have
+    rows       bigint NOT NULL DEFAULT 0, -- rows that were read
+    cost       bigint NOT NULL DEFAULT 0, -- of these
+    after_id   uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000', -- the row that was read last
+    after_kind text NOT NULL DEFAULT '',
+    read       boolean NOT NULL DEFAULT false -- to its end
+);
+INSERT INTO ledger.dropping DEFAULT VALUES;
+
+-- What that month adds to the openings, as far as it was read.
+CREATE TABLE ledger.dropping_openings (LIKE ledger.openings INCLUDING INDEXES);
+
 CREATE TABLE ledger.dropped_months (
     month      date PRIMARY KEY,
     rows       bigint NOT NULL,
@@ -298,28 +315,76 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
--- Drops the oldest month of the ledger if it ended at least p_keep_days ago, and returns it; NULL: there is none to drop, or
--- another session is in the way. What its rows had booked on windows goes to the openings first; its blocks' hashes and its
--- roll-ups stay. A month with an unsealed row, an attempt in flight or a provisional row is not dropped, nor one that is
--- younger than 92 days, whatever is asked for.
-CREATE FUNCTION ledger.drop_month(p_keep_days int) RETURNS date
+-- Reads on in the month that is being dropped: about p_rows rows, whose bookings on windows go to dropping_openings. False: it
+-- has a provisional row.
+CREATE FUNCTION ledger.read_month(p_month date, p_rows int) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, ledger, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+DECLARE
+    d    ledger.dropping;
+    n    bigint;
+    paid bigint;
+    last text;
+    open boolean;
+BEGIN
+    SELECT x.* INTO d FROM ledger.dropping AS x;
+    EXECUTE format(
+        'WITH part AS MATERIALIZED (
+            SELECT r.attempt_id, r.kind, r.usage_source, r.cost, r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes,
+                r.leg_reserved, r.leg_actual
+            FROM ledger.%1$I AS r
+            WHERE (r.attempt_id, r.kind) > ($1, $2)
+            ORDER BY r.attempt_id, r.kind
+            LIMIT $3
+        ), booked AS (
+            INSERT INTO ledger.dropping_openings AS o (limit_id, subject, window_start, spent, over)
+            SELECT g.limit_id, g.subject, g.window_start, sum(g.actual), sum(greatest(0, g.actual - g.reserved))
+            FROM part AS r
+            CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes, r.leg_reserved, r.leg_actual)
+                AS g (limit_id, subject, window_start, class, reserved, actual)
+            WHERE g.class BETWEEN 6 AND 9
+            GROUP BY 1, 2, 3
+            ON CONFLICT (limit_id, subject, window_start) DO UPDATE SET spent = o.spent + excluded.spent, over = o.over + excluded.over
+        )
+        SELECT count(*), coalesce(sum(r.cost), 0), max((r.attempt_id::text || r.kind) COLLATE "C"),
+            coalesce(bool_or(r.usage_source = ''reservation'' AND r.kind IN (''usage'', ''expiry'') AND NOT EXISTS (
+                SELECT FROM ledger.%1$I AS a WHERE a.attempt_id = r.attempt_id AND a.kind = ''late_adjustment'')), false)
+        FROM part AS r',
+        'rows_' || to_char(p_month, 'YYYYMM'))
+    INTO n, paid, last, open USING d.after_id, d.after_kind, p_rows;
+    UPDATE ledger.dropping AS x
+    SET rows = x.rows + n, cost = x.cost + paid, read = n < p_rows,
+        after_id = coalesce(left(last, 36)::uuid, x.after_id), after_kind = coalesce(substr(last, 37), x.after_kind);
+    RETURN NOT open;
+END
+$$;
+
+-- Drops the oldest month of the ledger if it ended at least p_keep_days ago, in several calls, each in a transaction of its own:
+-- it is read in steps of p_rows rows first. What its rows had booked on windows goes to the openings; its blocks' hashes and its
+-- roll-ups stay. A month with an unsealed row, an attempt in flight or a provisional row is not dropped, nor one that is younger
+-- than 92 days, whatever is asked for. outcome says what this call did: it has 'read' on, has 'dropped' the month, or has found
+-- that its rows are not those that were sealed ('differs'). NULL: there is none to drop, or another session is in the way.
+CREATE FUNCTION ledger.drop_month(p_keep_days int, p_rows int, OUT oldest date, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, ledger, pg_temp
 SET lock_timeout = '100ms'
+SET enable_seqscan = off
 AS $$
 DECLARE
-    oldest date;
-    suffix text;
+    suffix  text;
     next_id uuid;
-    parent text;
-    m      ledger.seal_mark;
-    dirty  boolean;
-    n      bigint;
-    total  numeric;
+    parent  text;
+    d       ledger.dropping;
+    m       ledger.seal_mark;
+    sealed_ bigint;
+    dirty   boolean;
 BEGIN
-    SELECT s.* INTO m FROM ledger.seal_mark AS s FOR UPDATE SKIP LOCKED;
+    SELECT x.* INTO d FROM ledger.dropping AS x FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     SELECT to_date(right(c.relname, 6), 'YYYYMM') INTO oldest
     FROM pg_inherits AS i
@@ -328,47 +393,61 @@ BEGIN
     ORDER BY 1 LIMIT 1;
     IF oldest IS NULL
        OR oldest + interval '1 month' > (clock_timestamp() AT TIME ZONE 'UTC') - make_interval(days => greatest(p_keep_days, 92)) THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     suffix := to_char(oldest, 'YYYYMM');
     next_id := ledger.id_at((oldest + interval '1 month') AT TIME ZONE 'UTC');
+    IF EXISTS (SELECT FROM ledger.reservations AS v WHERE v.attempt_id < next_id AND v.state = 'open')
+       OR EXISTS (SELECT FROM ledger.rows_default AS r WHERE r.attempt_id < next_id) THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(sum(p.rows), 0) INTO sealed_ FROM ledger.block_parts AS p WHERE p.month = oldest;
+    IF d.month <> oldest OR d.sealed <> sealed_ THEN
+        -- It is another month than the last time, or a row has come late: from the beginning.
+        DELETE FROM ledger.dropping_openings;
+        DELETE FROM ledger.dropping;
+        INSERT INTO ledger.dropping (month, sealed) VALUES (oldest, sealed_) RETURNING * INTO d;
+    END IF;
+    IF NOT d.read THEN
+        IF ledger.read_month(oldest, p_rows) THEN
+            outcome := 'read';
+        ELSE
+            UPDATE ledger.dropping SET month = DEFAULT;
+        END IF;
+        RETURN;
+    END IF;
+
+    -- From here on it is short: nobody adds a row, nobody seals one.
+    SELECT s.* INTO m FROM ledger.seal_mark AS s FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     EXECUTE format('LOCK TABLE ledger.%I IN SHARE MODE', 'rows_' || suffix);
-    EXECUTE format(
-        'SELECT EXISTS (SELECT FROM ledger.%1$I AS r WHERE (r.epoch, r.xid) >= ($1, $2))
-             OR EXISTS (SELECT FROM ledger.reservations AS v WHERE v.attempt_id < $3 AND v.state = ''open'')
-             OR EXISTS (SELECT FROM ledger.%1$I AS r WHERE r.usage_source = ''reservation'' AND r.kind IN (''usage'', ''expiry'')
-                    AND NOT EXISTS (SELECT FROM ledger.%1$I AS a WHERE a.attempt_id = r.attempt_id AND a.kind = ''late_adjustment''))
-             OR EXISTS (SELECT FROM ledger.rows_default AS r WHERE r.attempt_id < $3)',
-        'rows_' || suffix)
-    INTO dirty USING m.epoch, m.until_xid, next_id;
-    IF dirty THEN
-        RETURN NULL;
+    EXECUTE format('SELECT EXISTS (SELECT FROM ledger.%I AS r WHERE r.seq > $1 AND (r.epoch, r.xid) >= ($2, $3))', 'rows_' || suffix)
+    INTO dirty USING m.floor_seq, m.epoch, m.until_xid;
+    SELECT coalesce(sum(p.rows), 0) INTO sealed_ FROM ledger.block_parts AS p WHERE p.month = oldest;
+    IF dirty OR d.sealed <> sealed_ THEN
+        RETURN; -- a row has come late
     END IF;
-    EXECUTE format('SELECT count(*), coalesce(sum(cost), 0) FROM ledger.%I', 'rows_' || suffix) INTO n, total;
-    IF n <> (SELECT coalesce(sum(p.rows), 0) FROM ledger.block_parts AS p WHERE p.month = oldest) THEN
-        RAISE EXCEPTION 'the rows of % are not those that were sealed: run a ledger check', suffix USING ERRCODE = 'data_corrupted';
+    IF d.rows <> d.sealed THEN
+        UPDATE ledger.dropping SET month = DEFAULT;
+        outcome := 'differs';
+        RETURN;
     END IF;
-    EXECUTE format(
-        'INSERT INTO ledger.openings AS o (limit_id, subject, window_start, spent, over)
-         SELECT g.limit_id, g.subject, g.window_start, sum(g.actual), sum(greatest(0, g.actual - g.reserved))
-         FROM ledger.%I AS r
-         CROSS JOIN LATERAL unnest(r.leg_limits, r.leg_subjects, r.leg_windows, r.leg_classes, r.leg_reserved, r.leg_actual)
-             AS g (limit_id, subject, window_start, class, reserved, actual)
-         WHERE g.class BETWEEN 6 AND 9
-         GROUP BY 1, 2, 3
-         ORDER BY 1, 2, 3
-         ON CONFLICT (limit_id, subject, window_start) DO UPDATE SET spent = o.spent + excluded.spent, over = o.over + excluded.over',
-        'rows_' || suffix);
-    INSERT INTO ledger.dropped_months (month, rows, cost) VALUES (oldest, n, total);
+    INSERT INTO ledger.openings AS o
+    SELECT x.* FROM ledger.dropping_openings AS x
+    ON CONFLICT (limit_id, subject, window_start) DO UPDATE SET spent = o.spent + excluded.spent, over = o.over + excluded.over;
+    DELETE FROM ledger.dropping_openings;
+    INSERT INTO ledger.dropped_months (month, rows, cost) VALUES (oldest, d.rows, d.cost);
     UPDATE ledger.state SET kept_from = next_id;
     FOREACH parent IN ARRAY ARRAY['rows', 'attribution'] LOOP
         CONTINUE WHEN to_regclass(format('ledger.%I', parent || '_' || suffix)) IS NULL;
         EXECUTE format('ALTER TABLE ledger.%I DETACH PARTITION ledger.%I', parent, parent || '_' || suffix);
         EXECUTE format('DROP TABLE ledger.%I', parent || '_' || suffix);
     END LOOP;
-    RETURN oldest;
+    outcome := 'dropped';
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    RETURN NULL;
+    outcome := NULL;
 END
 $$;
 
@@ -377,7 +456,8 @@ CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.blocks FOR EACH STATEME
 CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON ledger.block_parts FOR EACH ROW EXECUTE FUNCTION ledger.refuse_change();
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON ledger.block_parts FOR EACH STATEMENT EXECUTE FUNCTION ledger.refuse_change();
 
-REVOKE EXECUTE ON FUNCTION ledger.month_of, ledger.row_digest, ledger.block_hash, ledger.seal, ledger.note_places, ledger.drop_month FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION ledger.month_of, ledger.row_digest, ledger.block_hash, ledger.seal, ledger.note_places,
+    ledger.read_month, ledger.drop_month FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ledger.month_of, ledger.row_digest, ledger.block_hash, ledger.seal, ledger.note_places
     TO tollgate_gateway, tollgate_control;
 GRANT EXECUTE ON FUNCTION ledger.drop_month TO tollgate_control;

@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,22 +41,38 @@ func (u *Upkeep) Seal(ctx context.Context) ([]governance.Block, error) {
 	return made, err
 }
 
+// ErrNotAsSealed says that the rows of a month are not those that were sealed. A check of the ledger tells which.
+var ErrNotAsSealed = errors.New("rows of a month are not those that were sealed: run a ledger check")
+
 // DropMonths drops the months of the ledger that ended at least keep ago, the oldest first, and returns them. Each leaves what
 // it had booked on windows as openings, its blocks' hashes and its roll-ups. A month that is not wholly sealed and settled
-// stays, with all that follow, as does what is younger than 92 days.
+// stays, with all that follow, as does what is younger than 92 days; so does one with ErrNotAsSealed. A month is read in steps:
+// one whose reading ctx ends is read on by the next call.
 func (u *Upkeep) DropMonths(ctx context.Context, keep time.Duration) ([]time.Time, error) {
 	var dropped []time.Time
+	a := args{"days": int(keep / (24 * time.Hour)), "count": blockRows}
 	for {
-		var month *time.Time
+		var steps []dropStep
 		err := atLeisure(ctx, u.pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) (err error) {
-			month, err = scalar[*time.Time](ctx, tx, "upkeep_drop_month", args{"days": int(keep / (24 * time.Hour))})
+			steps, err = many[dropStep](ctx, tx, "upkeep_drop_month", a)
 			return err
 		})
-		if err != nil || month == nil {
+		if err != nil || len(steps) == 0 {
 			return dropped, err
 		}
-		dropped = append(dropped, *month)
+		switch month := steps[0].Month; steps[0].Outcome {
+		case "dropped":
+			dropped = append(dropped, month)
+		case "differs":
+			return dropped, fmt.Errorf("drop month %s: %w", month.Format("2006-01"), ErrNotAsSealed)
+		}
 	}
+}
+
+// dropStep is what one step towards the end of a month did.
+type dropStep struct {
+	Month   time.Time `db:"month"`
+	Outcome string    `db:"outcome"`
 }
 
 type blockColumns struct {

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -456,6 +457,67 @@ func TestDropMonths_KeepsWhatIsNotOver(t *testing.T) {
 	b := openSound(t)
 	_, err := NewUpkeep(pgtest.Role(t, b.pool, "tollgate_gateway")).DropMonths(t.Context(), 0)
 	require.Error(t, err, "the data plane drops nothing")
+}
+
+// A month is read in steps, and from the beginning where a row has come late. What it leaves is what it had booked, once.
+func TestDropMonths_ReadsInSteps(t *testing.T) {
+	t.Parallel()
+	b := openSound(t)
+	key := b.accounts[0].key.Num
+	var old time.Time
+	b.scan("SELECT date_trunc('month', now(), 'UTC') - interval '6 months' + interval '3 days'", &old)
+	b.exec("SELECT ledger.add_month($1::timestamptz::date)", old)
+	spent := int64(1500 + 1100)
+	add := func(n int) {
+		for range n {
+			q, p := tokens(10, 10)
+			b.add(line{q: q, p: p, admitted: old, legs: []governance.Leg{leg(b.total, key, time.Time{}, 15, 20)}})
+			spent += 20
+		}
+		b.meter(b.total, key, time.Time{}, spent, 1000, 0)
+	}
+	step := func() (outcome string) {
+		b.scan("SELECT coalesce(outcome, '') FROM ledger.drop_month(92, 2)", &outcome)
+		return outcome
+	}
+	until := func(want string) {
+		require.Eventually(t, func() bool { return step() == want }, 5*time.Minute, time.Millisecond) // locks may be in the way
+	}
+	add(5)
+	b.seal()
+	until("read")
+	until("read")
+	b.clean()
+	add(1)
+	until("")
+	b.seal()
+	var dropped string
+	for range 4 { // three of two rows each, and one that finds no more
+		until("read")
+	}
+	b.clean()
+	until("dropped")
+	b.scan("SELECT concat_ws(' ', rows, (SELECT spent FROM ledger.openings), (SELECT count(*) FROM ledger.dropping_openings)) FROM ledger.dropped_months", &dropped)
+	require.Equal(t, "6 120 0", dropped)
+	b.clean()
+}
+
+func TestDropMonths_KeepsWhatIsNotAsSealed(t *testing.T) {
+	t.Parallel()
+	b := openSound(t)
+	var old time.Time
+	b.scan("SELECT date_trunc('month', now(), 'UTC') - interval '6 months' + interval '3 days'", &old)
+	b.exec("SELECT ledger.add_month($1::timestamptz::date)", old)
+	b.add(line{admitted: old})
+	gone := b.add(line{admitted: old})
+	b.seal()
+	b.plant("DELETE FROM ledger.rows WHERE attempt_id = $1", gone.id)
+	u := NewUpkeep(b.pool)
+	require.Eventually(t, func() bool {
+		dropped, err := u.DropMonths(t.Context(), 0)
+		require.Empty(t, dropped)
+		return errors.Is(err, ErrNotAsSealed)
+	}, 5*time.Minute, time.Millisecond)
 }
 
 // The books of a seed are whole, whatever its size.

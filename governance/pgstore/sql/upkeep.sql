@@ -90,4 +90,4 @@ WHERE s.block_number IS NOT NULL;
 SELECT coalesce(ledger.note_places(), 0);
 
 -- name: upkeep_drop_month
-SELECT ledger.drop_month(@days::int);
+SELECT d.oldest AS month, d.outcome FROM ledger.drop_month(@days::int, @count::int) AS d WHERE d.outcome IS NOT NULL;
