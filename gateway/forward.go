@@ -435,8 +435,7 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 	case a.lane.translator != nil:
 		doc, a.translated = a.translated, nil
 		a.answer = a.lane.translator.NewAnswer(c.Body)
-		if a.lane.dialect == providers.AnthropicMessages && c.Demand.Declared == 0 && a.target.MaxOutput > 0 {
-			// The dialect wants a limit, and the client has set none.
+		if c.limited(a) {
 			edits = append(edits, jsonedit.At("max_tokens").Int(a.target.MaxOutput))
 		}
 	case a.target.UpstreamModel != c.Model:

@@ -78,10 +78,23 @@ func (c *call) translate(a *attempt) error {
 		return fmt.Errorf("read translated body: %w", err)
 	}
 	for _, w := range warnings[:min(len(warnings), maxWarnings)] {
+		if c.limited(a) && isOutputLimit(w.Param) {
+			continue // of a default that is not the limit in the end
+		}
 		said := headerText(w.Param + ": " + w.Reason)
 		a.warnings = append(a.warnings, said[:min(len(said), maxWarning)])
 	}
 	return nil
+}
+
+// limited reports whether the target's own maximum takes the place of an output limit that the client has not set and the
+// lane's dialect wants.
+func (c *call) limited(a *attempt) bool {
+	return a.lane.dialect == providers.AnthropicMessages && a.lane.translator != nil && c.Demand.Declared == 0 && a.target.MaxOutput > 0
+}
+
+func isOutputLimit(param string) bool {
+	return param == "max_tokens" || param == "max_completion_tokens" || param == "max_output_tokens"
 }
 
 // answerBody returns a whole answer in the client's dialect.

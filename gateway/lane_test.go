@@ -40,6 +40,9 @@ func (b bridge) Request(body *jsonedit.Document, model string) ([]byte, []provid
 	if _, ok := body.Get("seed"); ok {
 		warnings = []providers.Warning{{Param: "seed", Reason: "has no counterpart"}}
 	}
+	if _, ok := body.Get("unlimited"); ok {
+		warnings = append(warnings, providers.Warning{Param: "max_tokens", Reason: "got 50"})
+	}
 	stream, _, _ := body.Bool("stream")
 	messages, _ := body.Get("messages")
 	return fmt.Appendf(nil, `{"model":%q,"max_tokens":50,"stream":%t,"messages":%s}`, model, stream, messages), warnings, nil
@@ -391,8 +394,10 @@ func TestTranslatedLanes_KeepAlivesAreTheClients(t *testing.T) {
 func TestTranslatedLanes_TheTargetsMaximumIsTheLimit(t *testing.T) {
 	t.Parallel()
 	b := start(t, bridged("ok", func(s *setup) { s.targets[0].MaxOutput = 8192 }))
-	require.Equal(t, http.StatusOK, b.across("to-claude", chatBody).StatusCode)
+	a := b.across("to-claude", strings.Replace(chatBody, "{", `{"unlimited":1,"seed":1,`, 1))
+	require.Equal(t, http.StatusOK, a.StatusCode)
 	require.Contains(t, string(b.sent()[0].Body), `"max_tokens":8192`)
+	require.Equal(t, "seed: has no counterpart", a.Header.Get("X-Tollgate-Warnings"), "there is nothing to warn of: the model's own maximum is no loss")
 	require.Equal(t, http.StatusOK, b.across("to-claude", strings.Replace(chatBody, "{", `{"max_tokens":9,`, 1)).StatusCode)
 	require.Contains(t, string(b.sent()[1].Body), `"max_tokens":50`, "as the translator wrote it")
 }
