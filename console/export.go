@@ -37,6 +37,7 @@ type trailer struct {
 	From      *time.Time `json:"from"`
 	To        *time.Time `json:"to"`
 	Unsealed  int64      `json:"unsealed_rows"` // of the period, and not in the export
+	Dropped   int64      `json:"dropped_rows"`  // of these blocks, whatever the filter, and not in the export: their month is not kept
 	Block     int64      `json:"block"`
 	BlockHash string     `json:"block_hash"`
 	SHA256    string     `json:"sha256"` // of all bytes before the trailer
@@ -120,7 +121,7 @@ func (s *server) export(c huma.Context, f governance.SpendFilter, format string)
 
 func trailerOf(done governance.Exported, f governance.SpendFilter, sum hash.Hash) trailer {
 	t := trailer{
-		Rows: done.Rows, CostUSD: done.Cost.String(), Unsealed: done.Unsealed,
+		Rows: done.Rows, CostUSD: done.Cost.String(), Unsealed: done.Unsealed, Dropped: done.Dropped,
 		Block: done.Block.Number, BlockHash: hex.EncodeToString(done.Block.Hash), SHA256: hex.EncodeToString(sum.Sum(nil)),
 	}
 	for at, to := range map[*time.Time]**time.Time{&f.From: &t.From, &f.To: &t.To} {

@@ -34,7 +34,7 @@ func (r *reel) Export(_ context.Context, f governance.SpendFilter, each func([]g
 		}
 		done.Rows += int64(len(p))
 	}
-	done.Cost, done.Block, done.Unsealed = 1_500_000_000, governance.Block{Number: 7, Hash: []byte{0xab, 0xcd}}, 3
+	done.Cost, done.Block, done.Unsealed, done.Dropped = 1_500_000_000, governance.Block{Number: 7, Hash: []byte{0xab, 0xcd}}, 3, 5
 	return done, r.fails
 }
 
@@ -66,6 +66,7 @@ func TestF188_ExportsEndWithATrailer(t *testing.T) {
 		require.Equal(t, int64(4), end.Rows)
 		require.Equal(t, "1.5", end.CostUSD)
 		require.Equal(t, int64(3), end.Unsealed)
+		require.Equal(t, int64(5), end.Dropped)
 		require.Equal(t, "abcd", end.BlockHash)
 		return end
 	}

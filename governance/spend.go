@@ -152,6 +152,7 @@ type Exported struct {
 	Cost     money.Nano
 	Block    Block // the last one that was read; Number 0: none
 	Unsealed int64 // rows of the filter that no block has yet, and the export neither
+	Dropped  int64 // rows of these blocks, whatever the filter, that were dropped with their month, and the export has not
 }
 
 // SpendDecisions adds to the ledger what people decide. Each decision is a row of its own and an audit row, in one

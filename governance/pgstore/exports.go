@@ -29,6 +29,7 @@ type exportBlock struct {
 	Hash     []byte `db:"hash"`
 	FirstSeq int64  `db:"first_seq"`
 	LastSeq  int64  `db:"last_seq"`
+	Dropped  int64  `db:"dropped"`
 }
 
 // Export hands over the sealed rows of a filter. No transaction outlives a page, however slow each is.
@@ -50,20 +51,9 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 			break
 		}
 		b := blocks[0]
-		for low := b.FirstSeq; low <= b.LastSeq; low += exportRows {
-			rows, err := e.page(ctx, narrow, b.Number, low)
-			if err != nil {
+		if done.Dropped += b.Dropped; b.Dropped < b.Rows {
+			if err := e.block(ctx, narrow, &b, &done, each); err != nil {
 				return done, err
-			}
-			for i := range rows {
-				done.Rows++
-				done.Cost += rows[i].Cost
-			}
-			if len(rows) == 0 {
-				continue
-			}
-			if err := each(rows); err != nil {
-				return done, fmt.Errorf("hand over block %d: %w", b.Number, err)
 			}
 		}
 		done.Block = governance.Block{Number: b.Number, Rows: b.Rows, Hash: b.Hash}
@@ -76,6 +66,27 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 		return err
 	})
 	return done, err
+}
+
+// block hands over the rows of a block.
+func (e *Exports) block(ctx context.Context, narrow args, b *exportBlock, done *governance.Exported, each func([]governance.SpendRow) error) error {
+	for low := b.FirstSeq; low <= b.LastSeq; low += exportRows {
+		rows, err := e.page(ctx, narrow, b.Number, low)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		for i := range rows {
+			done.Rows++
+			done.Cost += rows[i].Cost
+		}
+		if err := each(rows); err != nil {
+			return fmt.Errorf("hand over block %d: %w", b.Number, err)
+		}
+	}
+	return nil
 }
 
 // page reads the rows of a block from a number on.

@@ -412,6 +412,9 @@ func TestDropMonths_LeavesOpeningsHashesAndRollups(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, cmp.Diff(before, after), "roll-ups outlive their rows")
 	require.Len(t, b.allRows(t.Context(), governance.SpendFilter{}, 50), int(left))
+	done, err := NewExports(b.pool).Export(t.Context(), governance.SpendFilter{}, func([]governance.SpendRow) error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, []int64{left, int64(months)}, []int64{done.Rows, done.Dropped}, "an export says what it lacks")
 	require.Equal(t, []string{"I01"}, b.violatedBy("UPDATE ledger.openings SET spent = spent + 1 WHERE limit_id = $1", b.total.Num))
 }
 

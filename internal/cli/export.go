@@ -81,6 +81,9 @@ func (c *exportCommand) stream(ctx context.Context, query url.Values, to, remark
 	if end.Unsealed > 0 {
 		fmt.Fprintf(remarks, "%d rows of the period are not sealed yet and not in the export; end it a minute ago with --until\n", end.Unsealed)
 	}
+	if end.Dropped > 0 {
+		fmt.Fprintf(remarks, "%d rows of these blocks are of months that are not kept any more, and not in the export\n", end.Dropped)
+	}
 	if end.Rows != nil && *end.Rows == 0 {
 		fmt.Fprintf(remarks, "nothing matches %s: the export has no rows\n", c.asked())
 	}
@@ -150,6 +153,7 @@ func (l *lastLine) Write(p []byte) (int, error) {
 type trailer struct {
 	Rows     *int64 `json:"rows"` // nil: it does not say
 	Unsealed int64  `json:"unsealed_rows"`
+	Dropped  int64  `json:"dropped_rows"`
 	SHA256   string `json:"sha256"`
 }
 

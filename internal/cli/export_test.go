@@ -49,6 +49,7 @@ func TestExport_OfNothingSaysSo(t *testing.T) {
 		`{"rows":0,"sha256":"ab"}`:                   "nothing matches --since 7d --model ghost: the export has no rows\n",
 		`{"rows":1,"sha256":"ab"}`:                   "",
 		`{"rows":2,"unsealed_rows":3,"sha256":"ab"}`: "3 rows of the period are not sealed yet and not in the export; end it a minute ago with --until\n",
+		`{"rows":2,"dropped_rows":4,"sha256":"ab"}`:  "4 rows of these blocks are of months that are not kept any more, and not in the export\n",
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			require.Equal(t, "ghost", r.URL.Query().Get("model"))

@@ -1,8 +1,11 @@
 -- Whole periods of the ledger, a few thousand rows at a time. Sealed rows never change, so no snapshot has to last.
 
 -- name: export_block
--- The next block that may have rows of a period.
-SELECT b.number, b.rows, b.hash, b.first_seq, b.last_seq
+-- The next block that may have rows of a period, and how many of its rows are of months that were dropped.
+SELECT b.number, b.rows, b.hash, b.first_seq, b.last_seq,
+    (SELECT coalesce(sum(p.rows), 0)::bigint FROM ledger.block_parts AS p
+     JOIN ledger.dropped_months AS d ON d.month = p.month
+     WHERE p.block = b.number) AS dropped
 FROM ledger.blocks AS b
 WHERE b.number > @after::bigint
   AND (@from::timestamptz IS NULL OR b.settled_to >= @from::timestamptz)
