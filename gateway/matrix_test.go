@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -112,12 +113,7 @@ type cell struct {
 // ask sends a feature's request through a gateway to a target of a kind.
 func (f feature) ask(t *testing.T, route, kind string) cell {
 	t.Helper()
-	b := start(t, func(s *setup) {
-		s.translators = translate.All(func() time.Time { return time.Unix(1750000000, 0) })
-		target := s.model("m", "")[0]
-		target.ProviderKind, target.UpstreamModel, target.MaxOutput = kind, matrixModels[kind], 64_000
-	})
-	require.NoError(t, b.mock.SetScript(mock.Rule{Script: f.script}))
+	b := laneBench(t, kind, f.script)
 	a := b.post(route, f.bodies[route], "Anthropic-Version", "2023-06-01")
 	require.NoError(t, a.err)
 	c := cell{answer: a}
@@ -259,4 +255,79 @@ func requireTable(t *testing.T, table string) {
 		was = table
 	}
 	require.Equal(t, was, table, "docs/api.md: go test ./gateway -run TestLaneMatrix -update writes it anew")
+}
+
+// Ruling 49: on no lane is an event held back. The upstream sends its next word when the client has seen the last.
+func TestStreams_EveryEventGoesOutAsItComes(t *testing.T) {
+	t.Parallel()
+	const words = 20
+	for _, tc := range []struct {
+		route, kind, word string
+		ahead             int // frames of the upstream before its first word
+	}{
+		{"/v1/chat/completions", openai.Kind, `"delta":{"content":"`, 1},
+		{"/v1/responses", openai.Kind, `"type":"response.output_text.delta"`, 4},
+		{"/v1/messages", openai.Kind, `"text_delta"`, 1},
+		{"/v1/chat/completions", anthropic.Kind, `"delta":{"content":"`, 3},
+		{"/v1/responses", anthropic.Kind, `"type":"response.output_text.delta"`, 3},
+		{"/v1/messages", anthropic.Kind, `"text_delta"`, 3},
+	} {
+		t.Run(tc.kind+tc.route, func(t *testing.T) {
+			t.Parallel()
+			b := laneBench(t, tc.kind, "confirm,words("+strconv.Itoa(words)+")")
+			o := b.openAt(tc.route, streamed(tc.route), "Anthropic-Version", "2023-06-01")
+			defer time.AfterFunc(time.Minute, o.leave).Stop()
+			b.release(tc.ahead)
+			for range words {
+				for !strings.Contains(o.event(t), tc.word) {
+				}
+				b.release(1)
+			}
+			b.mock.Release(0, 100)
+			_, err := io.ReadAll(o.lines)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// However an upstream's bytes arrive, the client of a translated lane gets the same.
+func TestF073_ChunksOfAnySizeTranslateAlike(t *testing.T) {
+	t.Parallel()
+	for _, kind := range matrixKinds {
+		for _, route := range matrixRoutes {
+			var want string
+			for _, script := range []string{"byte_dribble(100000)", "byte_dribble(1)", "byte_dribble(2)", "byte_dribble(3)", "byte_dribble(7)"} {
+				a := laneBench(t, kind, script).post(route, streamed(route), "Anthropic-Version", "2023-06-01")
+				require.NoError(t, a.err)
+				if want == "" {
+					want = ordinary(a.body)
+				}
+				require.Equal(t, want, ordinary(a.body), "%s at %s, %s", route, kind, script)
+				require.Contains(t, want, "🙂")
+			}
+		}
+	}
+}
+
+// laneBench is a gateway with all translators and one model "m" of a kind, whose upstream follows a script.
+func laneBench(t *testing.T, kind, script string) *bench {
+	t.Helper()
+	b := start(t, func(s *setup) {
+		s.translators = translate.All(func() time.Time { return time.Unix(1750000000, 0) })
+		target := s.model("m", "")[0]
+		target.ProviderKind, target.UpstreamModel, target.MaxOutput = kind, matrixModels[kind], 64_000
+	})
+	require.NoError(t, b.mock.SetScript(mock.Rule{Script: script}))
+	return b
+}
+
+// streamed is the smallest body that asks for a stream on a route.
+func streamed(route string) string {
+	switch route {
+	case messagesPath:
+		return `{"model":"m","stream":true,"max_tokens":5000,"messages":[{"role":"user","content":"Say hello."}]}`
+	case "/v1/responses":
+		return `{"model":"m","stream":true,"input":"Say hello."}`
+	}
+	return `{"model":"m","stream":true,"messages":[{"role":"user","content":"Say hello."}]}`
 }
