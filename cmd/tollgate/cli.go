@@ -34,6 +34,8 @@ type commands struct {
 	Seed     seedCommand     `cmd:"" help:"Fill a development database with made-up ledger rows." group:"Run:"`
 	Version  versionCommand  `cmd:"" help:"Print the version." group:"Run:"`
 
+	Ledger ledgerCommand `cmd:"" help:"Check the ledger, and archive its closed months." group:"Account:"`
+
 	cli.Commands
 }
 

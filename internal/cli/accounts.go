@@ -184,10 +184,6 @@ func (c *spendCommand) sums(k *kong.Context, items []object) error {
 	return c.printer(k.Stdout).list(items, columns)
 }
 
-type ledgerCommand struct {
-	Check ledgerCheck `cmd:"" help:"Recompute every counter from the ledger and verify its invariants."`
-}
-
 type ledgerCheck struct{ client }
 
 // Help is shown by --help.

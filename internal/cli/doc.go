@@ -16,9 +16,13 @@ type Commands struct {
 	Apply     applyCommand     `cmd:"" group:"Manage:" help:"Make the gateway what a file says."`
 	Spend     spendCommand     `cmd:"" group:"Account:" help:"Show what was spent."`
 	Export    exportCommand    `cmd:"" group:"Account:" help:"Write all ledger rows of a period."`
-	Ledger    ledgerCommand    `cmd:"" group:"Account:" help:"Check the ledger."`
 
 	Completion completionCommand `cmd:"" group:"Run:" help:"Print a completion script for a shell."`
+}
+
+// LedgerCommands are the subcommands of ledger that ask the admin API, to be embedded beside those that need the database.
+type LedgerCommands struct {
+	Check ledgerCheck `cmd:"" help:"Recompute every counter from the ledger and verify its invariants."`
 }
 
 // DifferenceError says that things differ from what was asked for. Commands that fail with it exit with 2.

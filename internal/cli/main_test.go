@@ -15,7 +15,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run executes a command line as main does and returns what it printed.
 func run(tb testing.TB, args ...string) (out, errs string, err error) {
 	tb.Helper()
-	var root struct{ Commands }
+	var root struct {
+		Commands
+
+		Ledger LedgerCommands `cmd:""`
+	}
 	var stdout, stderr bytes.Buffer
 	exited := false
 	parser, err := kong.New(&root,
