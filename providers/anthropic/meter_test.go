@@ -66,7 +66,7 @@ func claude() *governance.PriceVersion {
 	return &governance.PriceVersion{Tiers: []governance.PriceTier{{Prices: p}}}
 }
 
-func TestF019_F020_F034_F041_UsageInDisjointQuantities(t *testing.T) {
+func TestF019_F020_F034_UsageInDisjointQuantities(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, usage string
