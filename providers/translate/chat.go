@@ -1,8 +1,6 @@
 package translate
 
 import (
-	"fmt"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -216,23 +214,23 @@ type chatSchema struct {
 
 // chatAnswer is a completion, or a chunk of one, as upstreams send it.
 type chatAnswer struct {
-	ID          raw `json:"id"`
-	Created     raw `json:"created"`
-	Model       raw `json:"model"`
-	ServiceTier raw `json:"service_tier"`
-	Choices     raw `json:"choices"` // upstreams have been seen to send null and {} here
-	Usage       raw `json:"usage"`
+	ID          raw         `json:"id"`
+	Created     raw         `json:"created"`
+	Model       raw         `json:"model"`
+	ServiceTier raw         `json:"service_tier"`
+	Choices     chatChoices `json:"choices"`
+	Usage       raw         `json:"usage"`
 }
 
-// choices returns the choices of an answer; whatever is no list holds none.
-func (a *chatAnswer) choices() (list []chatChoice, err error) {
-	if len(a.Choices) == 0 || a.Choices[0] != '[' {
-		return nil, nil
+// chatChoices are the choices of an answer. Upstreams have been seen to send null and {} for none.
+type chatChoices []chatChoice
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (c *chatChoices) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	if dec.PeekKind() != '[' {
+		return dec.SkipValue()
 	}
-	if err := json.Unmarshal(a.Choices, &list, options); err != nil {
-		return nil, fmt.Errorf("decode choices: %w", err)
-	}
-	return list, nil
+	return json.UnmarshalDecode(dec, (*[]chatChoice)(c))
 }
 
 // chatOutput is a completion, or a chunk of one, as clients get it: always in full, since strict clients refuse less.

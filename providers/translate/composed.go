@@ -74,7 +74,7 @@ func usageWanted() *jsonedit.Document {
 // composedAnswer passes what one answer makes of the upstream's to the next.
 type composedAnswer struct {
 	inner, outer providers.Answer
-	between      bytes.Buffer
+	between, out bytes.Buffer
 }
 
 // Body implements providers.Answer.
@@ -95,28 +95,31 @@ func (a *composedAnswer) Event(w io.Writer, ev sse.Event) error {
 	return a.pass(w)
 }
 
-// pass hands the events between to the outer answer, whose own are written at once.
+// pass hands the events between to the outer answer, whose own are written at once. They are as this package writes them in
+// the chat dialect: one line of data each.
 func (a *composedAnswer) pass(w io.Writer) error {
-	if a.between.Len() == 0 {
-		return nil
-	}
-	var out bytes.Buffer
-	for events := sse.NewReaderLimit(&a.between, a.between.Len()); ; {
-		ev, err := events.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("read the events between: %w", err)
-		}
-		if err := a.outer.Event(&out, ev); err != nil {
+	for rest := a.between.Bytes(); len(rest) > 0; {
+		var frame []byte
+		frame, rest, _ = bytes.Cut(rest, []byte("\n\n"))
+		if err := a.outer.Event(&a.out, sse.Event{Data: bytes.TrimPrefix(frame, []byte("data: "))}); err != nil {
 			return err
 		}
 	}
-	if out.Len() == 0 {
+	return a.flush(w)
+}
+
+// flush writes what the outer answer has made.
+func (a *composedAnswer) flush(w io.Writer) error {
+	if a.out.Len() == 0 {
 		return nil
 	}
-	_, err := w.Write(out.Bytes())
+	_, err := w.Write(a.out.Bytes())
+	for _, buf := range []*bytes.Buffer{&a.between, &a.out} {
+		buf.Reset()
+		if buf.Cap() > maxKept {
+			*buf = bytes.Buffer{}
+		}
+	}
 	return err
 }
 

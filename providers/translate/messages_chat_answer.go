@@ -122,10 +122,7 @@ func (a *messagesFromChat) Body(upstream []byte) ([]byte, error) {
 	if err := json.Unmarshal(upstream, &in, options); err != nil {
 		return nil, fmt.Errorf("decode completion: %w", err)
 	}
-	choices, err := in.choices()
-	if err != nil {
-		return nil, err
-	}
+	choices := in.Choices
 	if len(choices) == 0 || choices[0].Message == nil {
 		return nil, errNoAnswer
 	}
@@ -148,11 +145,13 @@ func (a *messagesFromChat) Body(upstream []byte) ([]byte, error) {
 		a.called = true
 		input, ok := object(call.Function.Arguments)
 		if !ok { // a model's slip that its client's tool has to see
-			if input, err = encode(struct {
+			invalid, err := encode(struct {
 				Invalid raw `json:"invalid_arguments"`
-			}{call.Function.Arguments}); err != nil {
+			}{call.Function.Arguments})
+			if err != nil {
 				return nil, err
 			}
+			input = invalid
 		}
 		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: callID(call.ID, a.id, i), Name: call.Function.Name, Input: input})
 	}
@@ -197,10 +196,7 @@ func (a *messagesFromChat) Event(w io.Writer, ev sse.Event) error {
 	if ok, err := decodeEvent(ev, &in); !ok || err != nil || a.done {
 		return err
 	}
-	choices, err := in.choices()
-	if err != nil {
-		return err
-	}
+	choices := in.Choices
 	if !a.begun {
 		if !hasText(in.ID) && len(choices) == 0 {
 			return nil // Azure's word about its filters

@@ -174,18 +174,23 @@ func (t *messagesToChatRequest) source(at string, value raw) (source messagesSou
 }
 
 func imageURL(at string, source messagesSource) (raw, error) {
-	switch source.Type {
-	case "base64":
-		return dataURL(source), nil
-	case "url":
-		return source.URL, nil
+	switch {
+	case source.Type == "base64":
+		return dataURL(at, source)
+	case source.Type != "url":
+		return nil, refuse(at+".source.type", "the target takes images by URL or in base64 alone")
+	case !hasText(source.URL):
+		return nil, refuse(at+".source.url", "it must be a string")
 	}
-	return nil, refuse(at+".source.type", "the target takes images by URL or in base64 alone")
+	return source.URL, nil
 }
 
 // dataURL puts the data of a source into a URL.
-func dataURL(source messagesSource) raw {
-	return quote("data:" + source.MediaType + ";base64," + unquote(source.Data))
+func dataURL(at string, source messagesSource) (raw, error) {
+	if !isString(source.Data) {
+		return nil, refuse(at+".source.data", "it must be a string")
+	}
+	return quote("data:" + source.MediaType + ";base64," + unquote(source.Data)), nil
 }
 
 // document translates a document: texts are texts, PDFs are files.
@@ -202,6 +207,9 @@ func (t *messagesToChatRequest) document(at string, block *messagesBlock) ([]cha
 	}
 	switch source.Type {
 	case "text":
+		if !isString(source.Data) {
+			return nil, refuse(at+".source.data", "it must be a string")
+		}
 		return []chatPart{{Type: "text", Text: joined(append(heading, source.Data), `\n\n`)}}, nil
 	case "content":
 		var parts []chatPart
@@ -222,7 +230,11 @@ func (t *messagesToChatRequest) document(at string, block *messagesBlock) ([]cha
 			name = raw(`"document"`)
 		}
 		t.notes.dropped("messages[].content[].context", block.Context, "the target takes a file with its name alone")
-		return []chatPart{{Type: "file", File: &chatFile{Filename: name, FileData: dataURL(source)}}}, nil
+		data, err := dataURL(at, source)
+		if err != nil {
+			return nil, err
+		}
+		return []chatPart{{Type: "file", File: &chatFile{Filename: name, FileData: data}}}, nil
 	}
 	return nil, refuse(at+".source.type", "the target takes documents as text or in base64 alone")
 }

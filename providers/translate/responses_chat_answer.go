@@ -195,10 +195,7 @@ func (a *responsesFromChat) Body(upstream []byte) ([]byte, error) {
 	if err := json.Unmarshal(upstream, &in, options); err != nil {
 		return nil, fmt.Errorf("decode completion: %w", err)
 	}
-	choices, err := in.choices()
-	if err != nil {
-		return nil, err
-	}
+	choices := in.Choices
 	if len(choices) == 0 || choices[0].Message == nil {
 		return nil, errNoAnswer
 	}
@@ -247,10 +244,7 @@ func (a *responsesFromChat) Event(w io.Writer, ev sse.Event) error {
 	if ok, err := decodeEvent(ev, &in); !ok || err != nil || a.done {
 		return err
 	}
-	choices, err := in.choices()
-	if err != nil {
-		return err
-	}
+	choices := in.Choices
 	if !a.begun {
 		if !hasText(in.ID) && len(choices) == 0 {
 			return nil // Azure's word about its filters

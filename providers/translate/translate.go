@@ -47,7 +47,7 @@ var (
 )
 
 const (
-	maxHeld  = 32 << 20 // bytes of an answer that one stream may hold back
+	maxHeld  = 8 << 20  // bytes of an answer that one stream may hold back
 	maxOpen  = 1 << 10  // blocks, tool calls or items of one answer
 	maxKept  = 64 << 10 // bytes of a buffer that is kept for the next event
 	maxNotes = 32       // warnings about one request
