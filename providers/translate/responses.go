@@ -94,6 +94,7 @@ const (
 	partText           = "output_text"
 	partRefusal        = "refusal"
 	partReasoning      = "reasoning_text"
+	partSummary        = "summary_text"
 	statusInProgress   = "in_progress"
 	statusCompleted    = "completed"
 	statusIncomplete   = "incomplete"

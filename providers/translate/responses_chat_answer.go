@@ -39,8 +39,12 @@ func (t responsesToChat) NewAnswer(client *jsonedit.Document) providers.Answer {
 		}
 		return bytes.Clone(value)
 	}
+	reasoning := partReasoning
+	if summary, ok := client.Get("reasoning", "summary"); ok && given(summary) {
+		reasoning = partSummary // what clients show that ask for it
+	}
 	return &responsesFromChat{
-		now: t.now, custom: customTools(client), calls: map[int]*outputItem{},
+		now: t.now, custom: customTools(client), reasoning: reasoning, calls: map[int]*outputItem{},
 		response: responsesAnswer{
 			ID: raw(`"resp_unnamed"`), Object: "response", Error: raw("null"), IncompleteDetails: raw("null"), PreviousResponseID: raw("null"),
 			Model: echo("model", `""`), Instructions: echo("instructions", "null"), MaxOutputTokens: echo("max_output_tokens", "null"),
@@ -77,8 +81,9 @@ func customTools(client *jsonedit.Document) map[string]bool {
 // responsesFromChat makes a response of a completion. Its dialect repeats at its end what was said before, so that a stream
 // has to hold its whole answer.
 type responsesFromChat struct {
-	now    func() time.Time
-	custom map[string]bool
+	now       func() time.Time
+	custom    map[string]bool
+	reasoning string // the kind of part that reasoning becomes
 
 	response responsesAnswer
 	usage    chatUsage
@@ -97,7 +102,7 @@ type responsesFromChat struct {
 // outputItem is an item of the answer.
 type outputItem struct {
 	kind    string // itemMessage, itemReasoning, itemCall or itemCustom
-	part    string // of a message: what its part is
+	part    string // of a message or reasoning: what its part is
 	index   int
 	id      string
 	callID  string
@@ -135,12 +140,17 @@ func (i *outputItem) item(status string, whole bool) responsesItem {
 			out.Content.parts = append(out.Content.parts, i.partOf(text))
 		}
 	default:
-		out.Summary = []responsesPart{}
-		out.Content.parts = []responsesPart{}
+		parts := []responsesPart{}
 		if whole && len(i.text) > 0 {
-			out.Content.parts = append(out.Content.parts, i.partOf(text))
+			parts = append(parts, i.partOf(text))
 		}
-		if whole && len(i.details) > 0 {
+		out.Summary = []responsesPart{}
+		if i.part == partSummary {
+			out.Summary = parts
+		} else {
+			out.Content.parts = parts
+		}
+		if whole && (len(i.details) > 0 || i.part == partSummary) {
 			out.Encrypted = sealed(i.details)
 		}
 	}
@@ -148,7 +158,8 @@ func (i *outputItem) item(status string, whole bool) responsesItem {
 }
 
 // sealedMark begins what this dialect calls encrypted, and what holds an upstream's reasoning_details here: the client keeps
-// it unread and sends it back, and with it the signatures without which some upstreams do not go on.
+// it unread and sends it back, and with it the signatures without which some upstreams do not go on. It also tells reasoning
+// of the chat dialect from summaries by OpenAI's own models.
 const sealedMark = "chat:"
 
 func sealed(details []chatReasoning) raw {
@@ -159,13 +170,13 @@ func sealed(details []chatReasoning) raw {
 	return quote(sealedMark + string(text))
 }
 
-// unsealed returns the reasoning_details in an item of reasoning; nil where there are none of ours.
-func unsealed(encrypted raw) (details []chatReasoning) {
+// unsealed returns the reasoning_details in an item of reasoning; ours is false where it came from elsewhere.
+func unsealed(encrypted raw) (details []chatReasoning, ours bool) {
 	text, ours := strings.CutPrefix(unquote(encrypted), sealedMark)
 	if !ours || json.Unmarshal([]byte(text), &details, options) != nil {
-		return nil
+		return nil, false
 	}
-	return details
+	return details, true
 }
 
 func (i *outputItem) partOf(text raw) responsesPart {
@@ -280,6 +291,7 @@ type responsesFrame struct {
 	ItemID         string           `json:"item_id,omitzero"`
 	OutputIndex    *int             `json:"output_index,omitzero"`
 	ContentIndex   *int             `json:"content_index,omitzero"`
+	SummaryIndex   *int             `json:"summary_index,omitzero"`
 	Item           *responsesItem   `json:"item,omitzero"`
 	Part           *responsesPart   `json:"part,omitzero"`
 	Delta          raw              `json:"delta,omitzero"`
@@ -308,7 +320,7 @@ func (a *responsesFromChat) respond(kind string) {
 func (a *responsesFromChat) delta(d *chatDelta) error {
 	content, thought := d.texts()
 	if reasoning, _ := d.reasoning(thought); hasText(reasoning) {
-		if err := a.say(itemReasoning, partReasoning, reasoning); err != nil {
+		if err := a.say(itemReasoning, a.reasoning, reasoning); err != nil {
 			return err
 		}
 	}
@@ -343,7 +355,7 @@ func (a *responsesFromChat) detail(piece *chatReasoning) error {
 	n := len(a.items)
 	if n == 0 || a.items[n-1].kind != itemReasoning || a.items[n-1].closed {
 		a.close(a.spoken, statusCompleted)
-		item, err := a.open(outputItem{kind: itemReasoning, part: partReasoning})
+		item, err := a.open(outputItem{kind: itemReasoning, part: a.reasoning})
 		if err != nil {
 			return err
 		}
@@ -457,7 +469,7 @@ func (a *responsesFromChat) advance(item *outputItem) {
 		a.tell(responsesFrame{Type: "response.output_item.added", OutputIndex: &item.index, Item: &begun})
 		if spoken {
 			part := item.partOf(raw(`""`))
-			a.tell(item.frame("response.content_part.added", responsesFrame{Part: &part}))
+			a.tell(item.frame(item.partEvent()+".added", responsesFrame{Part: &part}))
 		}
 	}
 	if item.told == len(item.text) || item.kind == itemCustom {
@@ -474,19 +486,33 @@ func (a *responsesFromChat) advance(item *outputItem) {
 
 // event returns the name that the events of an item's text begin with.
 func (i *outputItem) event() string {
-	switch i.kind {
-	case itemCall:
+	switch {
+	case i.kind == itemCall:
 		return "response.function_call_arguments"
-	case itemCustom:
+	case i.kind == itemCustom:
 		return "response.custom_tool_call_input"
+	case i.part == partSummary:
+		return "response.reasoning_summary_text"
 	}
 	return "response." + i.part
+}
+
+// partEvent returns the name that the events of an item's part begin with.
+func (i *outputItem) partEvent() string {
+	if i.part == partSummary {
+		return "response.reasoning_summary_part"
+	}
+	return "response.content_part"
 }
 
 // frame fills in where an event belongs.
 func (i *outputItem) frame(kind string, f responsesFrame) responsesFrame {
 	f.Type, f.ItemID, f.OutputIndex = kind, i.id, &i.index
-	if i.part != "" {
+	switch i.part {
+	case "":
+	case partSummary:
+		f.SummaryIndex = new(int)
+	default:
 		f.ContentIndex = new(int)
 	}
 	return f
@@ -524,7 +550,7 @@ func (a *responsesFromChat) close(item *outputItem, status string) {
 		}
 		a.tell(item.frame(item.event()+".done", frame))
 		part := item.partOf(text)
-		a.tell(item.frame("response.content_part.done", responsesFrame{Part: &part}))
+		a.tell(item.frame(item.partEvent()+".done", responsesFrame{Part: &part}))
 	}
 	whole := item.item(status, true)
 	a.tell(responsesFrame{Type: "response.output_item.done", OutputIndex: &item.index, Item: &whole})

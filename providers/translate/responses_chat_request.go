@@ -234,13 +234,13 @@ func (t *responsesToChatRequest) assistant() *chatMessage {
 // reasoning keeps the reasoning that came from a target of the chat dialect for the model's turn: some want it back. The
 // summaries and the sealed reasoning of OpenAI's own models are nothing to others.
 func (t *responsesToChatRequest) reasoning(item *responsesItem) {
+	details, ours := unsealed(item.Encrypted)
 	var texts []raw
-	for _, part := range item.Content.parts {
-		if part.Type == partReasoning && hasText(part.Text) {
+	for _, part := range append(item.Summary, item.Content.parts...) {
+		if hasText(part.Text) && (part.Type == partReasoning || part.Type == partSummary && ours) {
 			texts = append(texts, part.Text)
 		}
 	}
-	details := unsealed(item.Encrypted)
 	if texts == nil && details == nil {
 		t.notes.add("input[].reasoning", "the target takes back no reasoning of another provider's model")
 		return
@@ -402,8 +402,7 @@ func (t *responsesToChatRequest) parameters() error {
 		} else {
 			t.out.ReasoningEffort = present(r.Effort)
 		}
-		t.notes.dropped("reasoning.summary", r.Summary, "the target does not sum up its reasoning")
-		t.notes.dropped("reasoning.generate_summary", r.GenerateSummary, "the target does not sum up its reasoning")
+		t.notes.dropped("reasoning.generate_summary", r.GenerateSummary, "it is called summary now")
 	}
 	t.out.Temperature = present(t.in.Temperature)
 	t.out.TopP = present(t.in.TopP)

@@ -137,6 +137,9 @@ func fromResponse(r *responses.Response) (a answer) {
 			for _, part := range item.Content {
 				a.Reasoning += part.Text
 			}
+			for _, part := range item.Summary {
+				a.Reasoning += part.Text
+			}
 		case "function_call":
 			a.call(item.CallID, item.Name, item.Arguments.OfString)
 		case "custom_tool_call":
