@@ -164,6 +164,7 @@ type chatToolCall struct {
 	Type     string       `json:"type,omitzero"`
 	Function chatFunction `json:"function"`
 	Custom   raw          `json:"custom,omitzero"`
+	Extra    raw          `json:"extra_content,omitzero"` // an extension: what Gemini's models want back
 	Rest     raw          `json:",embed"`
 }
 

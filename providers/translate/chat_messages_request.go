@@ -284,6 +284,7 @@ func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messages
 			return nil, refuse(here+".function.arguments", "the arguments must be a JSON object in a string")
 		}
 		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		t.notes.dropped("messages[].tool_calls[].extra_content", call.Extra, "it is of another provider's model")
 		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: toolID(call.ID), Name: call.Function.Name, Input: input})
 	}
 	return blocks, nil

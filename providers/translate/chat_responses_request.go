@@ -164,6 +164,7 @@ func (t *chatToResponsesRequest) assistant(at string, m *chatMessage) error {
 			return refuse(fmt.Sprintf("%s.tool_calls[%d].type", at, i), "only function tools are translated")
 		}
 		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		t.notes.dropped("messages[].tool_calls[].extra_content", call.Extra, "it is of another provider's model")
 		arguments := call.Function.Arguments
 		if !hasText(arguments) {
 			arguments = raw(`"{}"`)

@@ -279,6 +279,33 @@ func TestF116_F121_ReasoningGoesBackToItsOwnProvider(t *testing.T) {
 	require.Len(t, warnings, 1)
 }
 
+// Gemini's models want the signatures of their calls back, which dialects other than chat have no place for.
+func TestF116_SignaturesOfCallsGoBack(t *testing.T) {
+	t.Parallel()
+	const extra = `{"google":{"thought_signature":"Cr\/4+A=="}}`
+	stream := dataOf(chunkHead+`"delta":{"tool_calls":[{"index":0,"id":"call.1","type":"function","function":{"name":"a","arguments":"{}"},"extra_content":`+extra+`}]},"finish_reason":null}]}`,
+		strings.Replace(chunkStop, "stop", "tool_calls", 1), "[DONE]")
+	body := `{"id":"c1","object":"chat.completion","created":1,"model":"up","choices":[{"index":0,"message":{"role":"assistant","tool_calls":[{"id":"call.1",` +
+		`"type":"function","function":{"name":"a","arguments":"{}"},"extra_content":` + extra + `}]},"finish_reason":"tool_calls"}]}`
+	for from, request := range map[providers.Dialect]string{
+		messages: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":[{"type":"tool_use","id":%[1]q,"name":"a","input":{}}]},` +
+			`{"role":"user","content":[{"type":"tool_result","tool_use_id":%[1]q,"content":"ok"}]}]}`,
+		responded: `{"model":"m","input":[{"role":"user","content":"Hi"},{"type":"function_call","call_id":%[1]q,"name":"a","arguments":"{}"},` +
+			`{"type":"function_call_output","call_id":%[1]q,"output":"ok"}]}`,
+	} {
+		tr := between(t, from, chat)
+		id := readStream(t, from, streamed(t, tr, clientOf(from), stream)).Calls[0].ID
+		whole, err := tr.NewAnswer(parse(t, clientOf(from))).Body([]byte(body))
+		require.NoError(t, err)
+		require.Equal(t, id, readBody(t, from, string(whole)).Calls[0].ID)
+		out, warnings := translated(t, tr, fmt.Sprintf(request, id), "gemini-3-pro")
+		require.Empty(t, warnings)
+		require.Contains(t, out, `"id":"call.1"`)
+		require.Contains(t, out, `"extra_content":`+extra)
+		require.Contains(t, out, `"tool_call_id":"call.1"`)
+	}
+}
+
 func TestF122_F124_BlocksKeepTheirOrderAndTurnsAreMerged(t *testing.T) {
 	t.Parallel()
 	out, _ := translated(t, between(t, chat, messages), `{"model":"m","max_tokens":9,"messages":[

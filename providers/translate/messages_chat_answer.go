@@ -61,7 +61,8 @@ type messagesFromChat struct {
 type block struct {
 	kind    string // text, thinking or tool_use
 	index   int
-	id      string
+	own     string // of a call: its id in the upstream's words
+	id      string // and in the client's
 	name    string
 	member  string // of thoughts: where they came from
 	pieces  []raw  // texts, thoughts or arguments that wait
@@ -153,7 +154,7 @@ func (a *messagesFromChat) Body(upstream []byte) ([]byte, error) {
 			}
 			input = invalid
 		}
-		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: callID(call.ID, a.id, i), Name: call.Function.Name, Input: input})
+		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: sealID(callID(call.ID, a.id, i), call.Extra), Name: call.Function.Name, Input: input})
 	}
 	var usage chatUsage
 	read(&usage, in.Usage)
@@ -306,8 +307,9 @@ func (a *messagesFromChat) call(place int, piece *chatToolCall) error {
 		place = *piece.Index
 	}
 	b := a.byIndex[place]
-	if b == nil || piece.ID != "" && piece.ID != b.id && piece.Function.Name != "" {
-		b = &block{kind: "tool_use", id: callID(piece.ID, a.id, a.count), name: piece.Function.Name}
+	if b == nil || piece.ID != "" && piece.ID != b.own && piece.Function.Name != "" {
+		own := callID(piece.ID, a.id, a.count)
+		b = &block{kind: "tool_use", own: own, id: sealID(own, piece.Extra), name: piece.Function.Name}
 		if len(a.byIndex) == maxOpen {
 			return errTooMuch
 		}

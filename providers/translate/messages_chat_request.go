@@ -261,7 +261,8 @@ func (t *messagesToChatRequest) toolResult(at string, block *messagesBlock) (ima
 		images = append(images, parts...)
 	}
 	if len(images) > 0 {
-		label := quote("Returned by the tool call " + block.ToolUseID + ":")
+		id, _ := unsealID(block.ToolUseID)
+		label := quote("Returned by the tool call " + id + ":")
 		images = append([]chatPart{{Type: "text", Text: label}}, images...)
 		if len(texts) == 0 {
 			texts = append(texts, raw(`"The result follows in the next message."`))
@@ -274,7 +275,8 @@ func (t *messagesToChatRequest) toolResult(at string, block *messagesBlock) (ima
 	if len(texts) > 0 {
 		text = joined(texts, `\n`)
 	}
-	t.out.Messages = append(t.out.Messages, chatMessage{Role: "tool", ToolCallID: block.ToolUseID, Content: chatContent{text: text}})
+	id, _ := unsealID(block.ToolUseID)
+	t.out.Messages = append(t.out.Messages, chatMessage{Role: "tool", ToolCallID: id, Content: chatContent{text: text}})
 	return images, nil
 }
 
@@ -305,8 +307,9 @@ func (t *messagesToChatRequest) assistant(at string, blocks []messagesBlock) err
 			if !given(input) {
 				input = raw("{}")
 			}
+			id, extra := unsealID(block.ID)
 			m.ToolCalls = append(m.ToolCalls, chatToolCall{
-				ID: block.ID, Type: "function",
+				ID: id, Type: "function", Extra: extra,
 				Function: chatFunction{Name: block.Name, Arguments: quote(string(input))},
 			})
 		default:

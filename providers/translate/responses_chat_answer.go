@@ -105,7 +105,8 @@ type outputItem struct {
 	part    string // of a message or reasoning: what its part is
 	index   int
 	id      string
-	callID  string
+	own     string // of a call: its id in the upstream's words
+	callID  string // and in the client's
 	name    string
 	text    []byte // its text, reasoning or arguments, as the inside of a JSON string
 	told    int    // bytes of the text that are out
@@ -419,7 +420,7 @@ func (a *responsesFromChat) call(place int, piece *chatToolCall) error {
 		place = *piece.Index
 	}
 	item := a.calls[place]
-	if item == nil || piece.ID != "" && piece.ID != item.callID && piece.Function.Name != "" {
+	if item == nil || piece.ID != "" && piece.ID != item.own && piece.Function.Name != "" {
 		a.close(a.spoken, statusCompleted)
 		a.spoken = nil
 		kind := itemCall
@@ -430,10 +431,11 @@ func (a *responsesFromChat) call(place int, piece *chatToolCall) error {
 		if item, err = a.open(outputItem{kind: kind, name: piece.Function.Name}); err != nil {
 			return err
 		}
-		item.callID = piece.ID
-		if item.callID == "" {
-			item.callID = "call_" + item.id
+		item.own = piece.ID
+		if item.own == "" {
+			item.own = "call_" + item.id
 		}
+		item.callID = sealID(item.own, piece.Extra)
 		a.calls[place] = item
 	} else if item.name == "" {
 		item.name = piece.Function.Name

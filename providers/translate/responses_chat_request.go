@@ -253,8 +253,9 @@ func (t *responsesToChatRequest) reasoning(item *responsesItem) {
 
 func (t *responsesToChatRequest) call(item *responsesItem, arguments raw) {
 	m := t.assistant()
+	id, extra := unsealID(item.CallID)
 	m.ToolCalls = append(m.ToolCalls, chatToolCall{
-		ID: item.CallID, Type: "function", Function: chatFunction{Name: item.Name, Arguments: arguments},
+		ID: id, Type: "function", Extra: extra, Function: chatFunction{Name: item.Name, Arguments: arguments},
 	})
 }
 
@@ -272,12 +273,13 @@ func (t *responsesToChatRequest) output(at string, item *responsesItem) error {
 	case text == nil:
 		text = raw(`""`)
 	}
-	place := t.behind(item.CallID)
+	id, _ := unsealID(item.CallID)
+	place := t.behind(id)
 	t.out.Messages = slices.Insert(t.out.Messages, place, chatMessage{
-		Role: "tool", ToolCallID: item.CallID, Content: chatContent{text: text},
+		Role: "tool", ToolCallID: id, Content: chatContent{text: text},
 	})
 	if len(images) > 0 {
-		label := chatPart{Type: "text", Text: quote("Returned by the tool call " + item.CallID + ":")}
+		label := chatPart{Type: "text", Text: quote("Returned by the tool call " + id + ":")}
 		t.say(chatMessage{Role: "user", Content: chatContent{parts: append([]chatPart{label}, images...)}})
 	}
 	return nil
