@@ -25,7 +25,9 @@ const (
 	OpenAIModerations Dialect = "openai/moderations"
 
 	AnthropicMessages    Dialect = "anthropic/messages"
-	AnthropicCountTokens Dialect = "anthropic/count_tokens"
+	AnthropicCountTokens Dialect = "anthropic/count_tokens" //nolint:gosec // no credential
+
+	GeminiGenerate Dialect = "gemini/generate" // generateContent, and streamGenerateContent with alt=sse
 )
 
 // Provider reaches one kind of upstream. It is transport alone: it touches no byte of a body.

@@ -66,7 +66,7 @@ func (c claudeTask) do(ctx context.Context) error {
 		return c.tools(ctx)
 	case opCountTokens:
 		count, err := c.Client.Messages.CountTokens(ctx, claude.MessageCountTokensParams{
-			Model: claude.Model(c.Model), Messages: c.request().Messages,
+			Model: c.Model, Messages: c.request().Messages,
 		})
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func (c claudeTask) request() claude.MessageNewParams {
 		limit = 1000
 	}
 	return claude.MessageNewParams{
-		Model: claude.Model(c.Model), MaxTokens: int64(limit),
+		Model: c.Model, MaxTokens: int64(limit),
 		Messages: []claude.MessageParam{claude.NewUserMessage(claude.NewTextBlock(c.Text))},
 	}
 }
@@ -174,7 +174,7 @@ func (c claudeTask) tools(ctx context.Context) error {
 		results = append(results, claude.NewToolResultBlock(call.ID, "21 degrees", false))
 	}
 	request.Messages = append(request.Messages, first.ToParam(), claude.NewUserMessage(results...))
-	request.Model = claude.Model(c.SecondModel)
+	request.Model = c.SecondModel
 	second, err := c.Client.Messages.New(ctx, request)
 	if err == nil {
 		c.message(second)

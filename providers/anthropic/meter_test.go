@@ -77,39 +77,48 @@ func TestF019_F020_F034_UsageInDisjointQuantities(t *testing.T) {
 		{"zeros", `{"input_tokens":0,"output_tokens":0}`, nil, "0"},
 		{
 			"nulls", `{"input_tokens":1,"output_tokens":2,"cache_creation_input_tokens":null,"cache_read_input_tokens":null,"cache_creation":null,"server_tool_use":null,"output_tokens_details":null,"iterations":null}`,
-			map[governance.Unit]int64{in: 1, out: 2}, "0.000033",
+			map[governance.Unit]int64{in: 1, out: 2},
+			"0.000033",
 		},
 		{
 			"cached tokens stand beside the input", `{"input_tokens":342,"cache_creation_input_tokens":0,"cache_read_input_tokens":86272,"output_tokens":44,"service_tier":"standard"}`,
-			map[governance.Unit]int64{in: 342, read: 86272, out: 44}, "0.0275676",
+			map[governance.Unit]int64{in: 342, read: 86272, out: 44},
+			"0.0275676",
 		},
 		{
 			"reads and writes", `{"input_tokens":100,"cache_creation_input_tokens":700,"cache_read_input_tokens":200,"output_tokens":0}`,
-			map[governance.Unit]int64{in: 100, read: 200, write: 700}, "0.002985",
+			map[governance.Unit]int64{in: 100, read: 200, write: 700},
+			"0.002985",
 		},
 		{
 			"writes by time to live", `{"input_tokens":100,"cache_creation_input_tokens":700,"cache_creation":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":400},"output_tokens":1}`,
-			map[governance.Unit]int64{in: 100, write: 300, hour: 400, out: 1}, "0.00384",
+			map[governance.Unit]int64{in: 100, write: 300, hour: 400, out: 1},
+			"0.00384",
 		},
 		{
 			"a breakdown that does not add up is not forgiven", `{"input_tokens":1,"cache_creation_input_tokens":700,"cache_creation":{"ephemeral_1h_input_tokens":100},"output_tokens":1}`,
-			map[governance.Unit]int64{in: 1, write: 600, hour: 100, out: 1}, "0.002868",
+			map[governance.Unit]int64{in: 1, write: 600, hour: 100, out: 1},
+			"0.002868",
 		},
 		{
 			"only the breakdown", `{"input_tokens":1,"cache_creation":{"ephemeral_5m_input_tokens":10,"ephemeral_1h_input_tokens":20},"output_tokens":1}`,
-			map[governance.Unit]int64{in: 1, write: 10, hour: 20, out: 1}, "0.0001755",
+			map[governance.Unit]int64{in: 1, write: 10, hour: 20, out: 1},
+			"0.0001755",
 		},
 		{
 			"thinking is a part of the output", `{"input_tokens":1,"output_tokens":1944,"output_tokens_details":{"thinking_tokens":1360}}`,
-			map[governance.Unit]int64{in: 1, out: 584, reason: 1360}, "0.029163",
+			map[governance.Unit]int64{in: 1, out: 584, reason: 1360},
+			"0.029163",
 		},
 		{
 			"searches by the piece", `{"input_tokens":1,"output_tokens":1,"server_tool_use":{"web_search_requests":3,"web_fetch_requests":2}}`,
-			map[governance.Unit]int64{in: 1, out: 1, search: 3}, "0.030018",
+			map[governance.Unit]int64{in: 1, out: 1, search: 3},
+			"0.030018",
 		},
 		{
 			"what ran beside the answer", `{"input_tokens":5,"output_tokens":7,"iterations":[{"type":"compaction","input_tokens":100,"output_tokens":20},{"type":"message","input_tokens":5,"output_tokens":7},{"type":"advisor_message","input_tokens":10,"cache_read_input_tokens":2,"output_tokens":1},null]}`,
-			map[governance.Unit]int64{in: 115, read: 2, out: 28}, "0.0007656",
+			map[governance.Unit]int64{in: 115, read: 2, out: 28},
+			"0.0007656",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
