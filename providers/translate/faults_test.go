@@ -18,6 +18,7 @@ const (
 	chat      = providers.OpenAIChat
 	messages  = providers.AnthropicMessages
 	responded = providers.OpenAIResponses
+	gemini    = providers.GeminiGenerate
 )
 
 func dataOf(frames ...string) string {
@@ -204,10 +205,13 @@ func TestF103_F104_F118_NumbersTextsAndOrderCross(t *testing.T) {
 			require.Contains(t, out, schema)
 			require.Contains(t, out, `"\ud83d <b>&"`)
 			require.Contains(t, out, `"temperature":0`)
-			require.Regexp(t, `"max_(completion_|output_)?tokens":0`, out)
-			if tr.To() == messages {
+			require.Regexp(t, `"(max_(completion_|output_)?tokens|maxOutputTokens)":0`, out)
+			switch tr.To() {
+			case messages:
 				require.Contains(t, out, `"input":`+input)
-			} else {
+			case gemini:
+				require.Contains(t, out, `"args":`+input)
+			default:
 				require.Contains(t, out, string(quoted))
 			}
 			again, _ := translated(t, tr, request, model(tr))
@@ -230,7 +234,7 @@ func TestF104_NumbersInAnswersCross(t *testing.T) {
 
 func TestF110_StatefulMembersAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	for _, to := range []providers.Dialect{chat, messages} {
+	for _, to := range []providers.Dialect{chat, messages, gemini} {
 		for _, member := range []string{`"previous_response_id":"resp_1"`, `"conversation":"conv_1"`, `"conversation":{"id":"conv_1"}`, `"prompt":{"id":"pmpt_1"}`, `"background":true`} {
 			name := strings.Trim(member[:strings.IndexByte(member, ':')], `"`)
 			require.Equal(t, name, refused(t, between(t, responded, to), `{"model":"m","input":"Hi",`+member+`}`).Param)
@@ -240,7 +244,7 @@ func TestF110_StatefulMembersAreRefusedByName(t *testing.T) {
 
 func TestF113_SeveralChoices(t *testing.T) {
 	t.Parallel()
-	for _, to := range []providers.Dialect{messages, responded} {
+	for _, to := range []providers.Dialect{messages, responded, gemini} {
 		require.Equal(t, "n", refused(t, between(t, chat, to), `{"model":"m","n":2,"messages":[{"role":"user","content":"Hi"}]}`).Param)
 	}
 	second := strings.Replace(strings.Replace(chunkText, `"index":0`, `"index":1`, 1), "Hi", "No", 1)
@@ -391,6 +395,7 @@ func TestF082_F085_F128_F130_F134_ErrorsOfEveryShape(t *testing.T) {
 	shapes := []string{
 		`{"error":{"message":"it broke","type":"invalid_request_error","param":"messages","code":"bad_thing"}}`,
 		`{"error":{"message":"it broke","code":400}}`,
+		`{"error":{"code":400,"message":"it broke","status":"INVALID_ARGUMENT","details":[{"@type":"t","reason":"API_KEY_INVALID"}]}}`,
 		`{"error":"it broke"}`,
 		`[{"error":{"code":400,"message":"it broke","status":"INVALID_ARGUMENT"}}]`,
 		`{"type":"error","error":{"type":"invalid_request_error","message":"it broke"},"request_id":"r"}`,

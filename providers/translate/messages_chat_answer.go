@@ -14,7 +14,9 @@ import (
 )
 
 // messagesToChat serves clients of Anthropic's dialect from targets of the chat dialect.
-type messagesToChat struct{}
+type messagesToChat struct {
+	halfway bool // the chat dialect is not where the request ends, so that its upstreams' limits are not its own
+}
 
 // From implements providers.Translator.
 func (messagesToChat) From() providers.Dialect { return providers.AnthropicMessages }

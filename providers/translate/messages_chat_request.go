@@ -22,8 +22,11 @@ type messagesToChatRequest struct {
 }
 
 // Request implements providers.Translator.
-func (messagesToChat) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
+func (tr messagesToChat) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
 	t := messagesToChatRequest{model: openaiModelOf(model)}
+	if tr.halfway {
+		t.model.reasons = true
+	}
 	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
 		return nil, nil, err
 	}

@@ -144,6 +144,8 @@ func (s said) in(d providers.Dialect) string {
 		s.chat(&b)
 	case providers.AnthropicMessages:
 		s.messages(&b)
+	case providers.GeminiGenerate:
+		s.gemini(&b)
 	default:
 		s.responses(&b)
 	}
@@ -226,6 +228,28 @@ func (s said) responses(b *strings.Builder) {
 	}
 	data(b, `{"type":"response.%s","response":{"id":"resp_1","object":"response","created_at":1,"model":"up","status":%q,"incomplete_details":%s,`+
 		`"usage":{"input_tokens":7,"output_tokens":5,"total_tokens":12}}}`, status, status, details)
+}
+
+func (s said) gemini(b *strings.Builder) {
+	const tail = `"usageMetadata":{"promptTokenCount":7,"candidatesTokenCount":%d,"totalTokenCount":12},"modelVersion":"up","responseId":"r1"}`
+	piece := func(part string) {
+		data(b, "%s", `{"candidates":[{"content":{"role":"model","parts":[`+part+`]},"index":0}],`+fmt.Sprintf(tail, 1))
+	}
+	for _, p := range s.reasoning {
+		piece(`{"text":"` + p + `","thought":true}`)
+	}
+	for _, p := range s.text {
+		piece(`{"text":"` + p + `"}`)
+	}
+	for _, c := range s.calls {
+		var args string
+		if json.Unmarshal([]byte(`"`+strings.Join(c.pieces, "")+`"`), &args) != nil || args == "" {
+			args = "{}"
+		}
+		piece(fmt.Sprintf(`{"functionCall":{"id":%q,"name":%q,"args":%s}}`, c.id, c.name, args))
+	}
+	reason := map[string]string{"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}[s.finish]
+	data(b, "%s", `{"candidates":[{"content":{"role":"model","parts":[{"text":""}]},"finishReason":"`+reason+`","index":0}],`+fmt.Sprintf(tail, 5))
 }
 
 // rawTexts puts the pieces of a stream together as its client does, before they are decoded.

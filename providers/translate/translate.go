@@ -34,6 +34,13 @@ func All(now func() time.Time) []providers.Translator {
 		composed{responsesToChat{now: now, halfway: true}, chatToMessages{now}, map[string]string{
 			"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text", "reasoning_effort": "reasoning",
 		}},
+		chatToGemini{now},
+		composed{messagesToChat{halfway: true}, chatToGemini{now}, map[string]string{
+			"stop": "stop_sequences", "response_format": "output_config", "user": "metadata.user_id",
+		}},
+		composed{responsesToChat{now: now, halfway: true}, chatToGemini{now}, map[string]string{
+			"messages": "input", "response_format": "text", "reasoning_effort": "reasoning",
+		}},
 	}
 }
 
@@ -135,7 +142,7 @@ func decodeRequest(body []byte, into any) error {
 	}
 	param := ""
 	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
-		param = path(semantic.JSONPointer)
+		param = named(semantic.JSONPointer)
 	}
 	if domain, ok := errors.AsType[*governance.Error](err); ok {
 		domain.Param = param
@@ -146,8 +153,8 @@ func decodeRequest(body []byte, into any) error {
 	}
 }
 
-// path writes a JSON pointer as the providers' errors do: messages[2].role.
-func path(pointer jsontext.Pointer) string {
+// named writes a JSON pointer as the providers' errors do: messages[2].role.
+func named(pointer jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range pointer.Tokens() {
 		switch {

@@ -50,8 +50,11 @@ func folder(tr providers.Translator) string {
 
 // model is what the targets of golden requests are called, unless the case has a file "model".
 func model(tr providers.Translator) string {
-	if tr.To() == providers.AnthropicMessages {
+	switch tr.To() {
+	case providers.AnthropicMessages:
 		return "claude-sonnet-4-5"
+	case providers.GeminiGenerate:
+		return "gemini-3-flash"
 	}
 	return "gpt-4o"
 }
