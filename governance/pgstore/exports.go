@@ -35,14 +35,15 @@ type exportBlock struct {
 // Export hands over the sealed rows of a filter. No transaction outlives a page, however slow each is.
 func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each func([]governance.SpendRow) error) (governance.Exported, error) {
 	var done governance.Exported
-	narrow, err := read(ctx, e.pool, func(ctx context.Context, q querier) (args, error) { return spendArgs(ctx, q, f) })
+	n, err := read(ctx, e.pool, func(ctx context.Context, q querier) (narrowing, error) { return narrow(ctx, q, f) })
 	if err != nil {
 		return done, err
 	}
+	a := n.args()
 	for {
-		narrow["after"] = done.Block.Number
+		a["after"] = done.Block.Number
 		blocks, err := read(ctx, e.pool, func(ctx context.Context, q querier) ([]exportBlock, error) {
-			return many[exportBlock](ctx, q, "export_block", narrow)
+			return many[exportBlock](ctx, q, "export_block", a)
 		})
 		if err != nil {
 			return done, err
@@ -52,7 +53,7 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 		}
 		b := blocks[0]
 		if done.Dropped += b.Dropped; b.Dropped < b.Rows {
-			if err := e.block(ctx, narrow, &b, &done, each); err != nil {
+			if err := e.block(ctx, a, &b, &done, each); err != nil {
 				return done, err
 			}
 		}
@@ -62,16 +63,16 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
 			return err
 		}
-		done.Unsealed, err = scalar[int64](ctx, tx, "export_unsealed", narrow)
+		done.Unsealed, err = scalar[int64](ctx, tx, "export_unsealed", a)
 		return err
 	})
 	return done, err
 }
 
 // block hands over the rows of a block.
-func (e *Exports) block(ctx context.Context, narrow args, b *exportBlock, done *governance.Exported, each func([]governance.SpendRow) error) error {
+func (e *Exports) block(ctx context.Context, a args, b *exportBlock, done *governance.Exported, each func([]governance.SpendRow) error) error {
 	for low := b.FirstSeq; low <= b.LastSeq; low += exportRows {
-		rows, err := e.page(ctx, narrow, b.Number, low)
+		rows, err := e.page(ctx, a, b.Number, low)
 		if err != nil {
 			return err
 		}
@@ -90,8 +91,8 @@ func (e *Exports) block(ctx context.Context, narrow args, b *exportBlock, done *
 }
 
 // page reads the rows of a block from a number on.
-func (e *Exports) page(ctx context.Context, narrow args, block, low int64) (rows []governance.SpendRow, err error) {
-	of := maps.Clone(narrow)
+func (e *Exports) page(ctx context.Context, a args, block, low int64) (rows []governance.SpendRow, err error) {
+	of := maps.Clone(a)
 	of["block"], of["low"], of["high"] = block, low, low+exportRows
 	err = within(ctx, e.pool, oneSnapshot, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {

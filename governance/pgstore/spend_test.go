@@ -347,11 +347,12 @@ func TestPlans_ListsAndSumsNeverReadTheWholeLedger(t *testing.T) {
 		"nobody":                   {EndUser: "none"},
 		"hours":                    {From: b.now.Add(-90 * time.Minute), To: b.now.Add(-85 * time.Minute)},
 	} {
-		narrow, err := spendArgs(t.Context(), b.pool, f)
+		n, err := narrow(t.Context(), b.pool, f)
 		require.NoError(t, err)
+		a := n.args()
 		at, hour := last.SettledAt, last.SettledAt.Truncate(time.Hour)
-		narrow["before_at"], narrow["before_seq"], narrow["count"] = &at, int64(1<<40), 51
-		narrow["since"], narrow["until"], narrow["spans"] = hour, &at, spansAtOnce
+		a["before_at"], a["before_seq"], a["count"] = &at, int64(1<<40), 51
+		a["since"], a["until"], a["spans"] = hour, &at, spansAtOnce
 		statements := []string{"spend_tail", "spend_days", "spend_hours", "spend_page"}
 		switch {
 		case f.RequestID != ids.ID{}:
@@ -360,9 +361,9 @@ func TestPlans_ListsAndSumsNeverReadTheWholeLedger(t *testing.T) {
 			statements = []string{"spend_page_end_user"}
 		}
 		for _, by := range [][]string{{}, {"day", "model"}, {"team", "hour"}} {
-			narrow["by"], narrow["zone"], narrow["whole_days"], narrow["tenants"] = by, "Europe/Berlin", len(by) == 0, f.Team == ""
-			for _, statement := range append(statements, summaryStatement(narrow)) {
-				b.noScan(name+": "+statement, statement, narrow)
+			a["by"], a["zone"], a["whole_days"], a["tenants"] = by, "Europe/Berlin", len(by) == 0, f.Team == ""
+			for _, statement := range append(statements, n.summaryStatement()) {
+				b.noScan(name+": "+statement, statement, a)
 			}
 		}
 	}
