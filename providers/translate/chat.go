@@ -171,6 +171,31 @@ type chatToolCall struct {
 type chatFunction struct {
 	Name      string `json:"name,omitzero"`
 	Arguments raw    `json:"arguments,omitzero"`
+	Rest      raw    `json:",embed"`
+}
+
+// unnamed takes note of what nobody here knows within a call.
+func (c *chatToolCall) unnamed(n *notes) {
+	n.unknown("messages[].tool_calls[].", c.Rest)
+	n.unknown("messages[].tool_calls[].function.", c.Function.Rest)
+}
+
+// unnamed takes note of what nobody here knows within a part.
+func (p *chatPart) unnamed(n *notes) {
+	n.unknown("messages[].content[].", p.Rest)
+	if p.ImageURL != nil {
+		n.unknown("messages[].content[].image_url.", p.ImageURL.Rest)
+	}
+	if p.File != nil {
+		n.unknown("messages[].content[].file.", p.File.Rest)
+	}
+}
+
+// unnamed takes note of what nobody here knows within a message, and of what no other dialect has.
+func (m *chatMessage) unnamed(n *notes) {
+	n.unknown("messages[].", m.Rest)
+	n.dropped("messages[].name", m.Name, "the target does not tell participants apart")
+	n.dropped("messages[].annotations", m.Annotations, "the target takes back texts alone")
 }
 
 // chatTool is a tool that the model may call.
@@ -196,6 +221,24 @@ type chatToolChoice struct {
 	Type     string        `json:"type"`
 	Function *chatFunction `json:"function,omitzero"`
 	Rest     raw           `json:",embed"`
+}
+
+// function returns the name of the one function that a tool_choice names; ok is false where it says anything else.
+func (n *notes) function(choice raw) (name string, ok bool) {
+	var in chatToolChoice
+	if json.Unmarshal(choice, &in, options) != nil || in.Type != "function" || in.Function == nil {
+		return "", false
+	}
+	n.unknown("tool_choice.", in.Rest)
+	n.unknown("tool_choice.function.", in.Function.Rest)
+	return in.Function.Name, true
+}
+
+// toolless takes note of a tool_choice that demands a tool where there is none.
+func (n *notes) toolless(choice raw) {
+	if said := unquote(choice); given(choice) && said != "none" && said != "auto" {
+		n.add("tool_choice", "there are no tools")
+	}
 }
 
 // chatFormat is a response_format.

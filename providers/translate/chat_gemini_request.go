@@ -68,8 +68,7 @@ func (t *chatToGeminiRequest) messages() error {
 	for i := range t.in.Messages {
 		m := &t.in.Messages[i]
 		at := fmt.Sprintf("messages[%d]", i)
-		t.notes.unknown("messages[].", m.Rest)
-		t.notes.dropped("messages[].name", m.Name, "the target does not tell participants apart")
+		m.unnamed(&t.notes)
 		t.notes.dropped("cache_control", m.CacheControl, "the target caches prompts by itself")
 		var parts []geminiPart
 		var err error
@@ -128,7 +127,7 @@ func (t *chatToGeminiRequest) parts(at string, c chatContent) ([]geminiPart, err
 	var parts []geminiPart
 	for i, part := range c.list() {
 		here := fmt.Sprintf("%s.content[%d]", at, i)
-		t.notes.unknown("messages[].content[].", part.Rest)
+		part.unnamed(&t.notes)
 		t.notes.dropped("cache_control", part.CacheControl, "the target caches prompts by itself")
 		switch part.Type {
 		case "text":
@@ -220,7 +219,7 @@ func (t *chatToGeminiRequest) assistant(at string, m *chatMessage) ([]geminiPart
 		if !ok {
 			return nil, refuse(here+".function.arguments", "the arguments must be a JSON object in a string")
 		}
-		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		call.unnamed(&t.notes)
 		t.names[call.ID] = call.Function.Name
 		signature := signatureOf(&call)
 		if signature == nil && i == 0 && geminiVersion(t.model).atLeast(3, 0) {
@@ -312,6 +311,7 @@ func (t *chatToGeminiRequest) tools() error {
 // toolChoice carries which functions may, must or must not be called.
 func (t *chatToGeminiRequest) toolChoice() error {
 	if len(t.in.Tools) == 0 {
+		t.notes.toolless(t.in.ToolChoice)
 		return nil
 	}
 	if string(t.in.ParallelToolCalls) == "false" {
@@ -327,11 +327,11 @@ func (t *chatToGeminiRequest) toolChoice() error {
 			return refuse("tool_choice", "it must be none, auto, required or a function")
 		}
 	default:
-		var in chatToolChoice
-		if json.Unmarshal(v, &in, options) != nil || in.Type != "function" || in.Function == nil {
+		name, ok := t.notes.function(v)
+		if !ok {
 			return refuse("tool_choice", "only the choice of one function is translated")
 		}
-		calling = geminiCalling{Mode: "ANY", Allowed: []string{in.Function.Name}}
+		calling = geminiCalling{Mode: "ANY", Allowed: []string{name}}
 	}
 	t.out.ToolConfig = &geminiToolConfig{calling}
 	return nil

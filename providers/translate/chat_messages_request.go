@@ -122,8 +122,7 @@ func (t *chatToMessagesRequest) messages() error {
 	for i := range t.in.Messages {
 		m := &t.in.Messages[i]
 		at := fmt.Sprintf("messages[%d]", i)
-		t.notes.unknown("messages[].", m.Rest)
-		t.notes.dropped("messages[].name", m.Name, "the target does not tell participants apart")
+		m.unnamed(&t.notes)
 		var blocks []messagesBlock
 		var err error
 		role := "user"
@@ -187,7 +186,7 @@ func (t *chatToMessagesRequest) content(at string, c chatContent) ([]messagesBlo
 	var blocks []messagesBlock
 	for i, part := range c.list() {
 		here := fmt.Sprintf("%s.content[%d]", at, i)
-		t.notes.unknown("messages[].content[].", part.Rest)
+		part.unnamed(&t.notes)
 		block := messagesBlock{CacheControl: part.CacheControl}
 		switch part.Type {
 		case "text":
@@ -283,7 +282,7 @@ func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messages
 		if !ok {
 			return nil, refuse(here+".function.arguments", "the arguments must be a JSON object in a string")
 		}
-		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		call.unnamed(&t.notes)
 		t.notes.dropped("messages[].tool_calls[].extra_content", call.Extra, "it is of another provider's model")
 		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: toolID(call.ID), Name: call.Function.Name, Input: input})
 	}
@@ -388,11 +387,11 @@ func (t *chatToMessagesRequest) toolChoice() error {
 			return refuse("tool_choice", "it must be none, auto, required or a function")
 		}
 	default:
-		var in chatToolChoice
-		if json.Unmarshal(v, &in, options) != nil || in.Type != "function" || in.Function == nil {
+		name, ok := t.notes.function(v)
+		if !ok {
 			return refuse("tool_choice", "the target can be told of one function alone")
 		}
-		choice.Type, choice.Name = "tool", in.Function.Name
+		choice.Type, choice.Name = "tool", name
 	}
 	if string(t.in.ParallelToolCalls) == "false" && len(t.in.Tools) > 0 && choice.Type != "none" {
 		if choice.Type == "" {
@@ -400,7 +399,10 @@ func (t *chatToMessagesRequest) toolChoice() error {
 		}
 		choice.DisableParallelToolUse = raw("true")
 	}
-	if choice.Type != "" && len(t.in.Tools) > 0 {
+	switch {
+	case len(t.in.Tools) == 0:
+		t.notes.toolless(t.in.ToolChoice)
+	case choice.Type != "":
 		t.out.ToolChoice = &choice
 	}
 	return nil

@@ -3,8 +3,6 @@ package translate
 import (
 	"fmt"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
@@ -64,8 +62,7 @@ func (t *chatToResponsesRequest) messages() error {
 	for i := range t.in.Messages {
 		m := &t.in.Messages[i]
 		at := fmt.Sprintf("messages[%d]", i)
-		t.notes.unknown("messages[].", m.Rest)
-		t.notes.dropped("messages[].name", m.Name, "the target does not tell participants apart")
+		m.unnamed(&t.notes)
 		t.notes.dropped("cache_control", m.CacheControl, "the target caches prompts by itself")
 		var err error
 		switch m.Role {
@@ -116,7 +113,7 @@ func (t *chatToResponsesRequest) content(at string, c chatContent, text string) 
 	}
 	for i, part := range c.parts {
 		here := fmt.Sprintf("%s.content[%d]", at, i)
-		t.notes.unknown("messages[].content[].", part.Rest)
+		part.unnamed(&t.notes)
 		t.notes.dropped("cache_control", part.CacheControl, "the target caches prompts by itself")
 		switch part.Type {
 		case "text":
@@ -133,7 +130,6 @@ func (t *chatToResponsesRequest) content(at string, c chatContent, text string) 
 				return out, refuse(here+".file", "the part must have a file")
 			}
 			f := part.File
-			t.notes.unknown("messages[].content[].file.", f.Rest)
 			out.parts = append(out.parts, responsesPart{Type: "input_file", Filename: f.Filename, FileData: f.FileData, FileID: f.FileID})
 		default:
 			return out, refuse(here+".type", "the target takes no parts of the type %.40q", part.Type)
@@ -163,7 +159,7 @@ func (t *chatToResponsesRequest) assistant(at string, m *chatMessage) error {
 		if call.Type != "" && call.Type != "function" {
 			return refuse(fmt.Sprintf("%s.tool_calls[%d].type", at, i), "only function tools are translated")
 		}
-		t.notes.unknown("messages[].tool_calls[].", call.Rest)
+		call.unnamed(&t.notes)
 		t.notes.dropped("messages[].tool_calls[].extra_content", call.Extra, "it is of another provider's model")
 		arguments := call.Function.Arguments
 		if !hasText(arguments) {
@@ -217,11 +213,11 @@ func (t *chatToResponsesRequest) toolChoice() error {
 	case isString(v):
 		t.out.ToolChoice = v
 	default:
-		var in chatToolChoice
-		if json.Unmarshal(v, &in, options) != nil || in.Type != "function" || in.Function == nil {
+		name, ok := t.notes.function(v)
+		if !ok {
 			return refuse("tool_choice", "only the choice of one function is translated")
 		}
-		choice, err := encode(responsesChoice{Type: "function", Name: in.Function.Name})
+		choice, err := encode(responsesChoice{Type: "function", Name: name})
 		if err != nil {
 			return err
 		}

@@ -158,15 +158,20 @@ func TestF100_F119_NothingIsDroppedSilently(t *testing.T) {
 func TestF100_UnknownMembersAreNamedAtAnyDepth(t *testing.T) {
 	t.Parallel()
 	for from, request := range map[providers.Dialect]string{
-		chat: `{"model":"m","max_tokens":9,"x0":1,"response_format":{"type":"json_schema","x1":1,"json_schema":{"name":"n","schema":{},"x2":1}},
-			"tools":[{"type":"function","x3":1,"function":{"name":"a","x4":1}}],
-			"messages":[{"role":"user","x5":1,"content":[{"type":"text","text":"Hi","x6":1}]},
-			{"role":"assistant","content":"a","tool_calls":[{"id":"c","x7":1,"type":"function","function":{"name":"a","arguments":"{}"}}]}]}`,
-		messages: `{"model":"m","max_tokens":9,"x0":1,"metadata":{"x1":1},"thinking":{"type":"disabled","x2":1},"tool_choice":{"type":"auto","x3":1},
-			"output_config":{"x4":1,"format":{"type":"json_schema","schema":{},"x5":1}},"tools":[{"name":"a","x6":1}],
-			"messages":[{"role":"user","x7":1,"content":[{"type":"image","x8":1,"source":{"type":"url","url":"https://a","x9":1}}]}]}`,
-		responded: `{"model":"m","x0":1,"text":{"x1":1,"format":{"type":"json_schema","schema":{},"x2":1}},"reasoning":{"x3":1},
-			"tools":[{"type":"function","name":"a","x4":1}],"input":[{"role":"user","x5":1,"content":[{"type":"input_text","text":"Hi","x6":1}]}]}`,
+		chat: `{"model":"m","max_tokens":9,"x00":1,"response_format":{"type":"json_schema","x01":1,"json_schema":{"name":"n","schema":{},"x02":1}},
+			"tools":[{"type":"function","x03":1,"function":{"name":"a","x04":1}}],"tool_choice":{"type":"function","x05":1,"function":{"name":"a","x06":1}},
+			"messages":[{"role":"user","x07":1,"content":[{"type":"text","text":"Hi","x08":1},{"type":"image_url","image_url":{"url":"https://a/a.png","x09":1}},
+			{"type":"file","file":{"file_data":"data:application/pdf;base64,","x10":1}}]},
+			{"role":"assistant","content":"a","tool_calls":[{"id":"c","x11":1,"type":"function","function":{"name":"a","arguments":"{}","x12":1}}]}]}`,
+		messages: `{"model":"m","max_tokens":9,"x00":1,"metadata":{"x01":1},"thinking":{"type":"disabled","x02":1},"tool_choice":{"type":"auto","x03":1},
+			"output_config":{"x04":1,"format":{"type":"json_schema","schema":{},"x05":1}},"tools":[{"name":"a","x06":1}],
+			"messages":[{"role":"user","x07":1,"content":[{"type":"image","x08":1,"source":{"type":"url","url":"https://a","x09":1}}]},
+			{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"a","input":{"x":1},"x10":1}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","x11":1,"content":[{"type":"text","text":"a","x12":1}]}]}],"system":[{"type":"text","text":"a","x13":1}]}`,
+		responded: `{"model":"m","x00":1,"text":{"x01":1,"format":{"type":"json_schema","schema":{},"x02":1}},"reasoning":{"x03":1},
+			"tools":[{"type":"function","name":"a","x04":1},{"type":"custom","name":"b","format":{"type":"text","x05":1}}],"tool_choice":{"type":"function","name":"a","x06":1},
+			"input":[{"role":"user","x07":1,"content":[{"type":"input_text","text":"Hi","x08":1}]},
+			{"type":"function_call","call_id":"c","name":"a","arguments":"{}","x09":1},{"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"a","x10":1}],"x11":1}]}`,
 	} {
 		for _, tr := range translate.All(clock) {
 			if tr.From() != from {
@@ -174,8 +179,8 @@ func TestF100_UnknownMembersAreNamedAtAnyDepth(t *testing.T) {
 			}
 			_, warnings := translated(t, tr, request, model(tr))
 			named := fmt.Sprint(warnings)
-			for n := range 10 {
-				member := fmt.Sprintf("x%d", n)
+			for n := range 14 {
+				member := fmt.Sprintf("x%02d", n)
 				require.Equal(t, strings.Contains(request, `"`+member+`"`), strings.Contains(named, member+" "), "%s: %s in %s", folder(tr), member, named)
 			}
 		}

@@ -73,6 +73,7 @@ func (t *messagesToChatRequest) texts(at string, blocks []messagesBlock) ([]raw,
 // noted takes note of what a block has beside its content.
 func (t *messagesToChatRequest) noted(at string, block *messagesBlock) {
 	t.notes.dropped("cache_control", block.CacheControl, "the target caches prompts by itself")
+	t.notes.dropped(at+"caller", block.Caller, "the target does not tell callers apart")
 	t.notes.dropped(at+"citations", block.Citations, "the target has no citations")
 	t.notes.unknown(at, block.Rest)
 }

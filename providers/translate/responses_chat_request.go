@@ -310,6 +310,9 @@ const customParameters = `{"type":"object","properties":{"input":{"type":"string
 func (t *responsesToChatRequest) tools() error {
 	for _, tool := range t.in.Tools {
 		t.notes.unknown("tools[].", tool.Rest)
+		if tool.Format != nil {
+			t.notes.unknown("tools[].format.", tool.Format.Rest)
+		}
 		switch tool.Type {
 		case "function":
 			t.out.Tools = append(t.out.Tools, chatTool{Type: "function", Function: &chatToolSpec{
@@ -346,6 +349,7 @@ func describe(tool responsesTool) raw {
 
 func (t *responsesToChatRequest) toolChoice() error {
 	if len(t.out.Tools) == 0 {
+		t.notes.toolless(t.in.ToolChoice)
 		return nil
 	}
 	t.out.ParallelToolCalls = present(t.in.ParallelToolCalls)
@@ -358,6 +362,7 @@ func (t *responsesToChatRequest) toolChoice() error {
 		if json.Unmarshal(v, &in, options) != nil || in.Type != "function" && in.Type != "custom" {
 			return refuse("tool_choice", "the target can be told of one function alone")
 		}
+		t.notes.unknown("tool_choice.", in.Rest)
 		choice, err := encode(chatToolChoice{Type: "function", Function: &chatFunction{Name: in.Name}})
 		if err != nil {
 			return err

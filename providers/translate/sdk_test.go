@@ -117,7 +117,7 @@ func fromMessage(m *anthropic.Message) (a answer) {
 
 func fromCompletion(c *openai.ChatCompletion) (a answer) {
 	m := c.Choices[0].Message
-	a.Text, a.Refusal, a.Finish = m.Content, m.Refusal, string(c.Choices[0].FinishReason)
+	a.Text, a.Refusal, a.Finish = m.Content, m.Refusal, c.Choices[0].FinishReason
 	for _, tool := range m.ToolCalls {
 		a.call(tool.ID, tool.Function.Name, tool.Function.Arguments)
 	}
