@@ -3,13 +3,11 @@
 package drill
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -130,26 +128,16 @@ func (o *Options) checkBinaries(ctx context.Context) error {
 			continue
 		}
 		looked[b.path] = true
-		out, err := exec.CommandContext(ctx, b.path, "version").Output() //nolint:gosec // the caller names it
-		switch {
-		case ctx.Err() != nil:
+		if err := fleet.CheckBinary(ctx, b.path); ctx.Err() != nil {
 			return ErrInterrupted
-		case err != nil:
-			return fmt.Errorf("the %s cannot be run: %w", b.what, err)
-		case !bytes.HasPrefix(out, []byte("tollgate ")):
-			return fmt.Errorf("the %s %s is not tollgate: it says %q", b.what, b.path, firstLine(out))
+		} else if err != nil {
+			return fmt.Errorf("the %s %w", b.what, err)
 		}
 	}
 	if o.FaultBinary != "" && !hasFaultPoints(o.FaultBinary) {
 		return fmt.Errorf("%s has no fault points: build it with `go build -tags %s ./cmd/tollgate`", o.FaultBinary, faultTag)
 	}
 	return nil
-}
-
-func firstLine(text []byte) string {
-	const most = 80
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	return string(line[:min(len(line), most)])
 }
 
 // keepLogs puts what the processes complained about into the report.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -65,6 +66,20 @@ func Serve(ctx context.Context, client *http.Client, s Spec) (*Process, error) {
 	at := cmp.Or(s.Host, "127.0.0.1") + ":0"
 	return start(ctx, client, s, "serve", "--planes", string(cmp.Or(s.Plane, PlaneGateway)), "--output", "json",
 		"--listen", at, "--control-listen", at, "--ops-listen", at)
+}
+
+// CheckBinary finds out whether a program can be run at all, and is tollgate.
+func CheckBinary(ctx context.Context, binary string) error {
+	const most = 80 // bytes of what it says are shown
+	out, err := exec.CommandContext(ctx, binary, "version").Output() //nolint:gosec // the caller names the program
+	if err != nil {
+		return fmt.Errorf("cannot be run: %w", err)
+	}
+	if !bytes.HasPrefix(out, []byte("tollgate ")) {
+		line, _, _ := bytes.Cut(out, []byte("\n"))
+		return fmt.Errorf("%s is not tollgate: it says %q", binary, line[:min(len(line), most)])
+	}
+	return nil
 }
 
 // start runs a program that says in one line of JSON where it listens. A process that was started is returned even with
