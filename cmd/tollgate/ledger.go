@@ -11,13 +11,16 @@ import (
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/internal/app"
+	"github.com/tollgate-gateway/tollgate/internal/archive"
 	"github.com/tollgate-gateway/tollgate/internal/cli"
+	"github.com/tollgate-gateway/tollgate/internal/money"
 )
 
 type ledgerCommand struct {
 	cli.LedgerCommands
 
 	Archive ledgerArchive `cmd:"" help:"Write closed months to files and drop them from the database."`
+	Verify  ledgerVerify  `cmd:"" help:"Follow the hashes of archived months, without a database."`
 }
 
 type ledgerArchive struct {
@@ -94,6 +97,40 @@ func writeArchiveReport(w io.Writer, r app.ArchiveReport) error {
 			result = "archived, with the file that was there"
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d %.6x…\t%s\t%s\n", m.Month, m.Rows, m.CostUSD, m.Blocks, m.Block, []byte(m.BlockHash), m.File, result)
+	}
+	return t.Flush()
+}
+
+type ledgerVerify struct {
+	Files  []string `arg:"" type:"existingfile" help:"Files that ledger archive has written."`
+	Output string   `enum:"table,json" default:"table" help:"Form of the result: ${enum}."`
+}
+
+// Help is shown by --help.
+func (ledgerVerify) Help() string {
+	return strings.TrimSpace(`
+Follows digests, hashes and chain in each file. Exits with 1 if one is not complete, or not what was sealed.
+
+Example:
+  tollgate ledger verify /srv/ledger/2026-*.jsonl`)
+}
+
+func (c *ledgerVerify) Run(s streams) error {
+	trailers := make([]archive.Trailer, 0, len(c.Files))
+	for _, path := range c.Files {
+		t, err := archive.CheckFile(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		trailers = append(trailers, t)
+	}
+	if c.Output == "json" {
+		return json.NewEncoder(s.out).Encode(trailers)
+	}
+	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "MONTH\tROWS\tUSD\tBLOCKS\tLAST BLOCK")
+	for _, m := range trailers {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d %x\n", m.Month, m.Rows, money.Nano(m.Cost), m.Blocks, m.Block, []byte(m.BlockHash))
 	}
 	return t.Flush()
 }

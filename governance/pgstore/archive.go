@@ -83,10 +83,20 @@ func (a *Archive) Horizon(ctx context.Context) (open, young time.Time, err error
 }
 
 // Months are those before a day that are still in the ledger, the oldest first.
-func (a *Archive) Months(ctx context.Context, before time.Time) ([]ArchiveMonth, error) {
-	return read(ctx, a.pool, func(ctx context.Context, q querier) ([]ArchiveMonth, error) {
-		return many[ArchiveMonth](ctx, q, "archive_months", args{"before": before})
+func (a *Archive) Months(ctx context.Context, before time.Time) (months []ArchiveMonth, err error) {
+	err = atLeisure(ctx, a.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(ctx context.Context, tx pgx.Tx) (err error) {
+		months, err = many[ArchiveMonth](ctx, tx, "archive_months", args{"before": before})
+		return err
 	})
+	return months, err
+}
+
+// Dropped reports whether somebody has dropped a month.
+func (a *Archive) Dropped(ctx context.Context, month time.Time) (bool, error) {
+	found, err := read(ctx, a.pool, func(ctx context.Context, q querier) ([]droppedMonth, error) {
+		return many[droppedMonth](ctx, q, "archive_dropped", args{"month": month})
+	})
+	return len(found) > 0, err
 }
 
 // FollowChain makes sure that all blocks are an unbroken chain of hashes, from the first to the one that the seals' mark names,
@@ -236,16 +246,12 @@ const (
 // Drop does the next step towards dropping a month of which so many rows at this cost were archived, behind openings. If the
 // month has anything else than what was archived, or than what was sealed (ErrNotAsSealed), it stays.
 func (a *Archive) Drop(ctx context.Context, month time.Time, rows, cost int64) (DropProgress, error) {
-	type had struct {
-		Rows int64 `db:"rows"`
-		Cost int64 `db:"cost"`
-	}
 	progress := DropWaits
 	err := atLeisure(ctx, a.pool, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
-		found, err := many[had](ctx, tx, "archive_dropped", args{"month": month})
+		found, err := many[droppedMonth](ctx, tx, "archive_dropped", args{"month": month})
 		if err == nil && len(found) == 0 { // nobody has dropped it yet
 			if progress, err = dropStepOf(ctx, tx, month); progress == DropDone {
-				found, err = many[had](ctx, tx, "archive_dropped", args{"month": month})
+				found, err = many[droppedMonth](ctx, tx, "archive_dropped", args{"month": month})
 			}
 		}
 		if err != nil || len(found) == 0 {
@@ -282,6 +288,11 @@ const monthForm = "2006-01"
 // monthArgs are a month and the ids of its attempts.
 func monthArgs(month time.Time) args {
 	return args{"month": month, "from_id": leastID(month), "to_id": leastID(month.AddDate(0, 1, 0))}
+}
+
+type droppedMonth struct {
+	Rows int64 `db:"rows"`
+	Cost int64 `db:"cost"`
 }
 
 type archiveBlockColumns struct {

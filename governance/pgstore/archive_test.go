@@ -149,7 +149,13 @@ func TestArchive_DropsWhatWasArchived(t *testing.T) {
 	require.ErrorContains(t, b.drop(b.months[1], 2, monthCost), "stands before")
 	b.clean()
 
+	gone, err := b.archive.Dropped(t.Context(), b.months[0])
+	require.NoError(t, err)
+	require.False(t, gone)
 	require.NoError(t, b.drop(b.months[0], 2, monthCost))
+	gone, err = b.archive.Dropped(t.Context(), b.months[0])
+	require.NoError(t, err)
+	require.True(t, gone)
 	require.NoError(t, b.drop(b.months[0], 2, monthCost), "a repeat is harmless")
 	require.Error(t, b.drop(b.months[0], 2, monthCost+1), "it is gone, and had something else")
 	require.NoError(t, b.drop(b.months[1], 2, monthCost))

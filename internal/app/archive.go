@@ -79,7 +79,9 @@ func Archive(ctx context.Context, dsn secret.String, o ArchiveOptions) (report A
 		}
 		defer func() { err = errors.Join(err, unlock()) }()
 	}
-	err = a.store.FollowChain(ctx, func(done, all int64) { o.Progress(fmt.Sprintf("following the chain of seals: %d of %d blocks", done, all)) })
+	err = a.store.FollowChain(ctx, func(done, all int64) {
+		o.Progress(fmt.Sprintf("following the chain of seals: %d of %d blocks", done, all))
+	})
 	if err != nil {
 		return report, refused(err)
 	}
@@ -98,6 +100,8 @@ func Archive(ctx context.Context, dsn secret.String, o ArchiveOptions) (report A
 	}
 	return report, nil
 }
+
+var errDropped = errors.New("somebody else, such as the retention, has dropped it meanwhile")
 
 // refused adds to a broken seal what to do.
 func refused(err error) error {
@@ -142,6 +146,11 @@ func (a *archiver) month(ctx context.Context, m *pgstore.ArchiveMonth) (*Archive
 	}
 	path := filepath.Join(a.options.Dir, name+".jsonl")
 	t, found, err := a.file(ctx, path, m)
+	if errors.Is(err, archive.ErrSeal) {
+		if gone, fault := a.store.Dropped(ctx, m.Month); gone || fault != nil {
+			return nil, errors.Join(errDropped, fault) // rows that are gone are not those that were sealed
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -146,6 +146,7 @@ func TestLedgerArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.Contains(t, succeed(t, owner, args(before)...), "nothing to archive")
+	require.Contains(t, succeed(t, []string{quick}, "ledger", "verify", first), done.Months[0].CostUSD)
 
 	require.Contains(t, succeed(t, admin, "ledger", "check"), "clean")
 	require.JSONEq(t, sumsBefore, sums())
