@@ -463,32 +463,32 @@ func (t *chatToMessagesRequest) lengths() error {
 	return nil
 }
 
-// thinking carries how long the model may think, and with it the output limit, which includes it.
+// thinking carries how long the model may think, and with it the output limit, which includes its thoughts.
 func (t *chatToMessagesRequest) thinking() error {
 	limit, err := t.maxTokens()
 	if err != nil {
 		return err
 	}
-	effort := unquote(t.in.ReasoningEffort)
-	switch {
-	case given(t.in.Thinking):
-		t.out.Thinking = t.in.Thinking
-		t.thought = !strings.Contains(string(t.in.Thinking), `"disabled"`)
-		t.notes.dropped("reasoning_effort", t.in.ReasoningEffort, "thinking is sent in its place")
-	case effort == "" || effort == "none":
-	case t.forced():
-		t.notes.add("reasoning_effort", "the target does not think where a tool must be called")
-	case !t.model.thinks():
-		t.notes.add("reasoning_effort", "the target's model does not think")
-	case t.model.adaptive():
-		return t.adapt(effort)
-	default:
-		return t.budget(effort, limit)
+	config, err := t.thoughtsOf(limit)
+	if err != nil {
+		return err
 	}
-	return t.limit(limit, 0)
+	room := int64(0)
+	if config.Type != "" {
+		t.thought = config.Type != "disabled"
+		room = max(config.BudgetTokens, thinkingRoom[unquote(t.in.ReasoningEffort)])
+		if t.out.Thinking, err = encode(config); err != nil {
+			return err
+		}
+	}
+	if t.out.MaxTokens == nil {
+		t.out.MaxTokens = raw(strconv.FormatInt(defaultMaxTokens+room, 10))
+		t.notes.add("max_tokens", "not given; the target needs one and got "+string(t.out.MaxTokens))
+	}
+	return nil
 }
 
-// maxTokens returns the output limit; 0 where the client gave none.
+// maxTokens returns the client's output limit; 0 where it gave none.
 func (t *chatToMessagesRequest) maxTokens() (int64, error) {
 	if !given(t.out.MaxTokens) {
 		return 0, nil
@@ -504,13 +504,47 @@ func (t *chatToMessagesRequest) maxTokens() (int64, error) {
 	return n, nil
 }
 
-// limit sets an output limit where the client gave none, with room for thinking.
-func (t *chatToMessagesRequest) limit(given, thinking int64) error {
-	if given == 0 && t.out.MaxTokens == nil {
-		t.out.MaxTokens = raw(strconv.FormatInt(defaultMaxTokens+thinking, 10))
-		t.notes.add("max_tokens", "not given; the target needs one and got "+string(t.out.MaxTokens))
+// thinkingRoom is how many tokens an effort may take to think.
+var thinkingRoom = map[string]int64{
+	"minimal": minThinking, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 32_768,
+}
+
+// thoughtsOf returns how the model is told to think; nothing where it is not.
+func (t *chatToMessagesRequest) thoughtsOf(limit int64) (config messagesThinking, err error) {
+	effort := unquote(t.in.ReasoningEffort)
+	room, known := thinkingRoom[effort]
+	switch {
+	case given(t.in.Thinking):
+		if json.Unmarshal(t.in.Thinking, &config, options) != nil || config.Type == "" {
+			return config, refuse("thinking", "it must be an object with a type")
+		}
+		t.notes.dropped("reasoning_effort", t.in.ReasoningEffort, "thinking is sent in its place")
+		return config, nil
+	case effort == "" || effort == "none":
+		return config, nil
+	case !known:
+		return config, refuse("reasoning_effort", "the target knows no effort of this name")
+	case t.forced():
+		t.notes.add("reasoning_effort", "the target does not think where a tool must be called")
+		return config, nil
+	case !t.model.thinks():
+		t.notes.add("reasoning_effort", "the target's model does not think")
+		return config, nil
+	case t.model.adaptive():
+		return t.adapt(effort), nil
 	}
-	return nil
+	if limit > 0 {
+		room = min(room, limit*3/4) // the rest is for the answer
+	}
+	switch {
+	case room < minThinking:
+		t.notes.add("reasoning_effort", "the output limit leaves no room for thinking")
+		return config, nil
+	case t.lostThoughts():
+		t.notes.add("reasoning_effort", "the target does not go on thinking after tool calls whose reasoning_details are lost")
+		return config, nil
+	}
+	return messagesThinking{Type: "enabled", BudgetTokens: room}, nil
 }
 
 // forced reports whether a tool must be called.
@@ -520,55 +554,20 @@ func (t *chatToMessagesRequest) forced() bool {
 }
 
 // adapt tells a model that decides by itself how much effort to take.
-func (t *chatToMessagesRequest) adapt(effort string) error {
-	switch effort {
-	case "low", "medium", "high", "max":
-	case "minimal":
+func (t *chatToMessagesRequest) adapt(effort string) messagesThinking {
+	switch {
+	case effort == "minimal":
 		effort = "low"
-	case "xhigh":
-		if !t.model.atLeast(4, 7) {
-			effort = "high"
-			t.notes.add("reasoning_effort", "the target's model knows no more than high")
-		}
-	default:
-		return refuse("reasoning_effort", "the target knows no effort of this name")
+	case effort == "xhigh" && !t.model.atLeast(4, 7):
+		effort = "high"
+		t.notes.add("reasoning_effort", "the target's model knows no more than high")
 	}
 	t.output().Effort = quote(effort)
-	thinking := messagesThinking{Type: "adaptive"}
+	config := messagesThinking{Type: "adaptive"}
 	if t.model.atLeast(4, 7) {
-		thinking.Display = "summarized" // these models hide their thoughts unless asked
+		config.Display = "summarized" // these models hide their thoughts unless asked
 	}
-	return t.think(thinking, 0)
-}
-
-// budget tells a model how many tokens it may think.
-func (t *chatToMessagesRequest) budget(effort string, limit int64) error {
-	budgets := map[string]int64{"minimal": minThinking, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 32_768}
-	budget, ok := budgets[effort]
-	switch {
-	case !ok:
-		return refuse("reasoning_effort", "the target knows no effort of this name")
-	case limit > 0 && budget > limit*3/4:
-		budget = limit * 3 / 4 // the rest is for the answer
-	}
-	switch {
-	case budget < minThinking:
-		t.notes.add("reasoning_effort", "the output limit leaves no room for thinking")
-		return nil
-	case t.lostThoughts():
-		t.notes.add("reasoning_effort", "the target does not go on thinking after tool calls whose reasoning_details are lost")
-		return t.limit(limit, 0)
-	}
-	return t.think(messagesThinking{Type: "enabled", BudgetTokens: budget}, limit)
-}
-
-func (t *chatToMessagesRequest) think(thinking messagesThinking, limit int64) error {
-	config, err := encode(thinking)
-	if err != nil {
-		return err
-	}
-	t.out.Thinking, t.thought = config, true
-	return t.limit(limit, thinking.BudgetTokens)
+	return config
 }
 
 // lostThoughts reports whether the conversation stands behind tool calls that do not come with the thoughts before them,

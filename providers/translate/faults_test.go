@@ -476,7 +476,7 @@ func TestF208_WhatAStreamHoldsIsBounded(t *testing.T) {
 	for _, tr := range translate.All(clock) {
 		answer := tr.NewAnswer(parse(t, clientOf(tr.From())))
 		s := said{finish: "tool_calls"}
-		for i := range 2_000 {
+		for i := range 1_100 {
 			s.calls = append(s.calls, saidCall{id: fmt.Sprint("c", i), name: "a"})
 		}
 		var err error
