@@ -100,11 +100,12 @@ func shapes(p Profile) (shape, error) {
 	case Crashes:
 		return shape{
 			gateways: 4,
-			load:     mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03},
+			// Nothing expires while the database starts again and again, within its grace: what the dead held stays held.
+			load: mixed{workers: 40, keys: 6, think: 500 * time.Millisecond, slow: 0.03, slots: 10_000},
 			trouble: trouble{
 				crash: 3 * time.Second, failover: true, kill: 1200 * time.Millisecond, cut: 500 * time.Millisecond,
 			},
-			floors: map[string]float64{forwards: 200, databaseCrashes: 3, failovers: 1, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
+			floors: map[string]float64{forwards: 400, databaseCrashes: 3, failovers: 1, kills: 8, cutReplies: 10, expiries: 5, debts: 20, undecideds: 20},
 		}, nil
 	case Burst:
 		return shape{

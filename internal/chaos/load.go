@@ -119,6 +119,7 @@ type mixed struct {
 	keys    int
 	think   time.Duration // on average
 	slow    float64       // share of requests whose upstream stalls for longer than the lease
+	slots   int           // more of them for each key than it needs, where those of the dead are not given back for long
 }
 
 // run makes the limits, and then sends until ctx ends. It returns when every request has its end.
@@ -170,7 +171,7 @@ func (m mixed) keysOf(ctx context.Context, l *load) ([]*key, error) {
 	}
 	var keys []*key
 	for n := range m.keys {
-		atOnce := 4 + 3*n
+		atOnce := 4 + 3*n + m.slots
 		k, err := l.issue(ctx, "key "+strconv.Itoa(n), atOnce,
 			bucket("requests", perKey, perKey, "1s"),
 			bucket("output_tokens", perKey*20*60, perKey*60, "1m"),
