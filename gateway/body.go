@@ -83,8 +83,9 @@ func tooLarge() error {
 }
 
 // smallBody is up to how many bytes of a body are sent as the provider's request holds them: the transport knows its reader
-// as memory, and so sends head and body by one write. Above, letting the body go matters more.
-const smallBody = 16 << 10
+// as memory, and so sends head and body by one write where its buffer has room for both. Above, letting the body go matters
+// more.
+const smallBody = writeBuffer
 
 // sendBody is a large request's body on its way to an upstream. The transport keeps hold of a request for as long as its answer
 // lasts, which may be hours; what it holds here can be emptied.

@@ -16,6 +16,10 @@ const (
 	idleConnections   = 256
 	idleConnectionAge = 55 * time.Second // below the 60 s after which many upstreams and balancers close
 	maxUpstreamHeader = 256 << 10
+	// Both buffers of a connection are kept for as long as a stream lasts, and there may be thousands. A body that does not fit
+	// the first takes one write more, and large pieces of an answer pass the second by.
+	writeBuffer = 8 << 10
+	readBuffer  = 4 << 10
 )
 
 // upstreams keeps one tuned transport for each provider, so that a slow one takes no connections from the others. There are
@@ -55,8 +59,8 @@ func (u *upstreams) of(provider int64) *http.Transport {
 			MaxIdleConnsPerHost:    idleConnections,
 			IdleConnTimeout:        idleConnectionAge,
 			MaxResponseHeaderBytes: maxUpstreamHeader,
-			WriteBufferSize:        32 << 10,
-			ReadBufferSize:         16 << 10,
+			WriteBufferSize:        writeBuffer,
+			ReadBufferSize:         readBuffer,
 		}
 		u.transports[provider] = t
 	}
