@@ -66,6 +66,13 @@ func (k *keeper) wait(do func()) {
 	do()
 }
 
+// rest ends the keep-alives of a stream whose terminal event is on its way: nothing comes behind that.
+func (k *keeper) rest() {
+	if k != nil {
+		k.over = true
+	}
+}
+
 func (k *keeper) stop() {
 	k.over = true
 	k.timer.Stop()

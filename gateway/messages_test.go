@@ -324,6 +324,32 @@ func TestF097_PingsKeepMessagesAlive(t *testing.T) {
 	require.Equal(t, governance.OutcomeComplete, b.settled(1)[0].Outcome)
 }
 
+// Nothing comes behind the end of a stream, however long its upstream keeps the connection open.
+func TestF097_NoKeepAliveFollowsTheEnd(t *testing.T) {
+	t.Parallel()
+	ends := map[string]string{"/v1/chat/completions": "data: [DONE]\n\n", messagesPath: "data: {\"type\":\"message_stop\"}\n\n"}
+	upstream := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		if r.URL.Path == messagesPath {
+			_, _ = io.WriteString(w, "data: {\"type\":\"message_start\",\"message\":{}}\n\ndata: {\"type\":\"message_stop\"}\n\n")
+		} else {
+			_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+		}
+		_ = http.NewResponseController(w).Flush() // and the connection stays open
+		<-r.Context().Done()
+	}))
+	b := start(t, func(s *setup) {
+		s.config.KeepAlive = 5 * time.Millisecond
+		s.model("m", "x")[0].BaseURL = upstream
+		s.claude("c", "x")[0].BaseURL = upstream
+	})
+	for path, body := range map[string]string{"/v1/chat/completions": streamBody, messagesPath: messagesLive} {
+		a := b.post(path, body, "Anthropic-Version", "2023-06-01")
+		require.NoError(t, a.err)
+		require.True(t, strings.HasSuffix(a.text(), ends[path]), a.text())
+	}
+}
+
 func TestRuling27_MessagesNameTheirEndUserInTheirMetadata(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) { s.claude("c", "ok") })

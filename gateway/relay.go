@@ -264,6 +264,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			a.ending.ClientLeft = a.left.Load()
 			settled := c.settle(a, c.g.cfg.AnswerHold)
 			a.timer.Reset(afterTerminal)
+			a.keeper.rest()
 			if a.oweUsage && !facts.HasUsage && a.answer == nil {
 				if frame := usageFrame(s.head, &settled); frame != nil {
 					if err := c.pass(a, s, event(nil, frame)); err != nil {
