@@ -11,8 +11,12 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 )
 
-// exportRows is how many rows of a block are read at once. It bounds an export's memory and the age of its snapshots.
-const exportRows = 2048
+const (
+	// exportRows is how many rows are read at once. It bounds an export's memory and the age of its snapshots.
+	exportRows = 2048
+	// exportBlocks is of how many blocks they are at most, since each row is looked for in each of them.
+	exportBlocks = 64
+)
 
 // Exports reads whole periods of the ledger.
 type Exports struct{ pool *pgxpool.Pool }
@@ -41,9 +45,9 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 	}
 	a := n.args()
 	for {
-		a["after"] = done.Block.Number
+		a["after"], a["count"], a["most"] = done.Block.Number, exportRows, exportBlocks
 		blocks, err := read(ctx, e.pool, func(ctx context.Context, q querier) ([]exportBlock, error) {
-			return many[exportBlock](ctx, q, "export_block", a)
+			return many[exportBlock](ctx, q, "export_blocks", a)
 		})
 		if err != nil {
 			return done, err
@@ -51,13 +55,11 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 		if len(blocks) == 0 {
 			break
 		}
-		b := blocks[0]
-		if done.Dropped += b.Dropped; b.Dropped < b.Rows {
-			if err := e.block(ctx, a, &b, &done, each); err != nil {
-				return done, err
-			}
+		if err := e.blocks(ctx, a, blocks, &done, each); err != nil {
+			return done, err
 		}
-		done.Block = governance.Block{Number: b.Number, Rows: b.Rows, Hash: b.Hash}
+		last := blocks[len(blocks)-1]
+		done.Block = governance.Block{Number: last.Number, Rows: last.Rows, Hash: last.Hash}
 	}
 	err = within(ctx, e.pool, oneSnapshot, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
@@ -69,36 +71,52 @@ func (e *Exports) Export(ctx context.Context, f governance.SpendFilter, each fun
 	return done, err
 }
 
-// block hands over the rows of a block.
-func (e *Exports) block(ctx context.Context, a args, b *exportBlock, done *governance.Exported, each func([]governance.SpendRow) error) error {
-	for low := b.FirstSeq; low <= b.LastSeq; low += exportRows {
-		rows, err := e.page(ctx, a, b.Number, low)
+// blocks hands over the rows of some blocks.
+func (e *Exports) blocks(ctx context.Context, a args, blocks []exportBlock, done *governance.Exported, each func([]governance.SpendRow) error) error {
+	first, last := blocks[0], blocks[len(blocks)-1]
+	low, high := first.FirstSeq, first.LastSeq
+	var rows, dropped int64
+	for _, b := range blocks {
+		low, high = min(low, b.FirstSeq), max(high, b.LastSeq)
+		rows, dropped = rows+b.Rows, dropped+b.Dropped
+	}
+	done.Dropped += dropped
+	if dropped == rows {
+		return nil
+	}
+	step := int64(exportRows)
+	if rows <= exportRows {
+		step = high - low + 1 // one page has them all
+	}
+	a = maps.Clone(a)
+	a["first"], a["last"] = first.Number, last.Number
+	for ; low <= high; low += step {
+		a["low"], a["high"] = low, low+step
+		page, err := e.page(ctx, a)
 		if err != nil {
 			return err
 		}
-		if len(rows) == 0 {
+		if len(page) == 0 {
 			continue
 		}
-		for i := range rows {
+		for i := range page {
 			done.Rows++
-			done.Cost += rows[i].Cost
+			done.Cost += page[i].Cost
 		}
-		if err := each(rows); err != nil {
-			return fmt.Errorf("hand over block %d: %w", b.Number, err)
+		if err := each(page); err != nil {
+			return fmt.Errorf("hand over blocks %d to %d: %w", first.Number, last.Number, err)
 		}
 	}
 	return nil
 }
 
-// page reads the rows of a block from a number on.
-func (e *Exports) page(ctx context.Context, a args, block, low int64) (rows []governance.SpendRow, err error) {
-	of := maps.Clone(a)
-	of["block"], of["low"], of["high"] = block, low, low+exportRows
+// page reads the rows of a range.
+func (e *Exports) page(ctx context.Context, a args) (rows []governance.SpendRow, err error) {
 	err = within(ctx, e.pool, oneSnapshot, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := exec(ctx, tx, "spend_plans", nil); err != nil {
 			return err
 		}
-		keys, err := many[spendKey](ctx, tx, "export_page", of)
+		keys, err := many[spendKey](ctx, tx, "export_page", a)
 		if err != nil {
 			return err
 		}

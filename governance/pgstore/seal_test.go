@@ -570,6 +570,48 @@ func TestEnough_CountsWholeSpans(t *testing.T) {
 	})
 }
 
+// Where blocks are small many are read at once, in their order, and a big one in pieces.
+func TestExport_ReadsSmallBlocksTogether(t *testing.T) {
+	t.Parallel()
+	b := openBook(t)
+	q, p := tokens(1, 1)
+	seed := b.add(line{q: q, p: p})
+	add := func(n int) {
+		b.exec(`INSERT INTO ledger.rows SELECT n.*
+			FROM ledger.rows AS r
+			CROSS JOIN generate_series(1, $2::int) AS k
+			CROSS JOIN LATERAL jsonb_populate_record(r, jsonb_build_object('attempt_id', gen_random_uuid(), 'attempt', k,
+				'xid', pg_current_xact_id()::text, 'seq', nextval('ledger.row_seq'))) AS n
+			WHERE r.attempt_id = $1`, seed.id, n)
+		b.seal()
+	}
+	b.seal()
+	for range 99 {
+		add(2)
+	}
+	add(exportRows + 100)
+	var blocks int64
+	b.scan("SELECT count(*) FROM ledger.blocks", &blocks)
+	require.Equal(t, int64(101), blocks)
+	var order, got []ids.ID
+	found, err := b.pool.Query(t.Context(), "SELECT attempt_id FROM ledger.rows ORDER BY seq")
+	require.NoError(t, err)
+	order, err = pgx.CollectRows(found, pgx.RowTo[ids.ID])
+	require.NoError(t, err)
+	pages := 0
+	done, err := NewExports(b.pool).Export(t.Context(), governance.SpendFilter{}, func(rows []governance.SpendRow) error {
+		pages++
+		for i := range rows {
+			got = append(got, rows[i].AttemptID)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, order, got)
+	require.Equal(t, int64(101), done.Block.Number)
+	require.Equal(t, 2+2, pages, "a hundred blocks of a few rows, and one of many")
+}
+
 // Exports have every sealed row once, in the order of the seals, and say what is missing.
 func TestExport_HasWhatIsSealed(t *testing.T) {
 	t.Parallel()

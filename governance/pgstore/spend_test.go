@@ -367,6 +367,13 @@ func TestPlans_ListsAndSumsNeverReadTheWholeLedger(t *testing.T) {
 			}
 		}
 	}
+	n, err := narrow(t.Context(), b.pool, governance.SpendFilter{})
+	require.NoError(t, err)
+	export := n.args()
+	var low int64
+	b.scan("SELECT first_seq FROM ledger.blocks WHERE number = 1", &low)
+	export["first"], export["last"], export["low"], export["high"] = 1, exportBlocks, low, low+exportRows
+	b.noScan("export", "export_page", export)
 	b.noScan("rows of a page", "spend_rows", args{
 		"attempts": []string{last.AttemptID.String(), rows[0].AttemptID.String()}, "kinds": []string{"usage", "usage"},
 	})
