@@ -506,7 +506,7 @@ func (t *chatToMessagesRequest) maxTokens() (int64, error) {
 
 // thinkingRoom is how many tokens an effort may take to think.
 var thinkingRoom = map[string]int64{
-	"minimal": minThinking, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 32_768,
+	"minimal": minThinking, "low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 32_768, "ultra": 32_768,
 }
 
 // thoughtsOf returns how the model is told to think; nothing where it is not.
@@ -558,6 +558,8 @@ func (t *chatToMessagesRequest) adapt(effort string) messagesThinking {
 	switch {
 	case effort == "minimal":
 		effort = "low"
+	case effort == "ultra":
+		effort = "max"
 	case effort == "xhigh" && !t.model.atLeast(4, 7):
 		effort = "high"
 		t.notes.add("reasoning_effort", "the target's model knows no more than high")

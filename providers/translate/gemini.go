@@ -160,7 +160,7 @@ func geminiVersion(model string) version {
 // geminiEffort returns how a model is told an effort: a level since 3, of which the larger models know fewer, a budget of
 // tokens before. The numbers are those of Google's own bridge from the chat dialect. ok is false for an effort without a name.
 func geminiEffort(effort, model string) (t geminiThinking, ok bool) {
-	budgets := map[string]int64{"none": 0, "minimal": 1_024, "low": 1_024, "medium": 8_192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
+	budgets := map[string]int64{"none": 0, "minimal": 1_024, "low": 1_024, "medium": 8_192, "high": 24_576, "xhigh": 24_576, "max": 24_576, "ultra": 24_576}
 	budget, ok := budgets[effort]
 	if !ok {
 		return t, false
@@ -170,7 +170,7 @@ func geminiEffort(effort, model string) (t geminiThinking, ok bool) {
 		t.Budget = &budget
 		return t, true
 	}
-	t.Level = map[string]string{"none": "minimal", "xhigh": "high", "max": "high"}[effort]
+	t.Level = map[string]string{"none": "minimal", "xhigh": "high", "max": "high", "ultra": "high"}[effort]
 	if t.Level == "" {
 		t.Level = effort
 	}

@@ -72,6 +72,7 @@ type responsesItem struct {
 	Status    string           `json:"status,omitzero"`
 	Role      string           `json:"role,omitzero"`
 	CallID    string           `json:"call_id,omitzero"`
+	Namespace string           `json:"namespace,omitzero"`
 	Name      string           `json:"name,omitzero"`
 	Arguments raw              `json:"arguments,omitzero"`
 	Input     raw              `json:"input,omitzero"`
@@ -168,7 +169,16 @@ type responsesTool struct {
 	Parameters  raw              `json:"parameters,omitzero"`
 	Strict      raw              `json:"strict,omitzero"`
 	Format      *responsesFormat `json:"format,omitzero"`
+	Tools       []responsesTool  `json:"tools,omitzero"` // of a namespace
 	Rest        raw              `json:",embed"`
+}
+
+// flatName is what a tool of a namespace is called where there are none.
+func flatName(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "__" + name
 }
 
 // responsesFormat is the form of an answer, or of a custom tool's input.

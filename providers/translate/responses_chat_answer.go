@@ -44,7 +44,7 @@ func (t responsesToChat) NewAnswer(client *jsonedit.Document) providers.Answer {
 		reasoning = partSummary // what clients show that ask for it
 	}
 	return &responsesFromChat{
-		now: t.now, custom: customTools(client), reasoning: reasoning, calls: map[int]*outputItem{},
+		now: t.now, tools: clientTools(client), reasoning: reasoning, calls: map[int]*outputItem{},
 		response: responsesAnswer{
 			ID: raw(`"resp_unnamed"`), Object: "response", Error: raw("null"), IncompleteDetails: raw("null"), PreviousResponseID: raw("null"),
 			Model: echo("model", `""`), Instructions: echo("instructions", "null"), MaxOutputTokens: echo("max_output_tokens", "null"),
@@ -56,33 +56,43 @@ func (t responsesToChat) NewAnswer(client *jsonedit.Document) providers.Answer {
 	}
 }
 
-// customTools returns the names of a client's custom tools, which its target knows as functions.
-func customTools(client *jsonedit.Document) map[string]bool {
-	value, ok := client.Get("tools")
-	var tools []struct {
+// clientTool is what a client calls a tool that its target knows as a function.
+type clientTool struct {
+	name, namespace string
+	custom          bool
+}
+
+// clientTools returns the tools that have another name or another kind at the target, by the name that they have there.
+func clientTools(client *jsonedit.Document) map[string]clientTool {
+	type offered struct {
 		Type string `json:"type"`
 		Name string `json:"name"`
 	}
+	var tools []struct {
+		offered
+		Tools []offered `json:"tools"`
+	}
+	value, ok := client.Get("tools")
 	if !ok || json.Unmarshal(value, &tools, options) != nil {
 		return nil
 	}
-	var custom map[string]bool
+	known := map[string]clientTool{}
 	for _, tool := range tools {
 		if tool.Type == "custom" {
-			if custom == nil {
-				custom = map[string]bool{}
-			}
-			custom[tool.Name] = true
+			known[tool.Name] = clientTool{name: tool.Name, custom: true}
+		}
+		for _, inner := range tool.Tools {
+			known[flatName(tool.Name, inner.Name)] = clientTool{name: inner.Name, namespace: tool.Name, custom: inner.Type == "custom"}
 		}
 	}
-	return custom
+	return known
 }
 
 // responsesFromChat makes a response of a completion. Its dialect repeats at its end what was said before, so that a stream
 // has to hold its whole answer.
 type responsesFromChat struct {
 	now       func() time.Time
-	custom    map[string]bool
+	tools     map[string]clientTool
 	reasoning string // the kind of part that reasoning becomes
 
 	response responsesAnswer
@@ -101,19 +111,21 @@ type responsesFromChat struct {
 
 // outputItem is an item of the answer.
 type outputItem struct {
-	kind    string // itemMessage, itemReasoning, itemCall or itemCustom
-	part    string // of a message or reasoning: what its part is
-	index   int
-	id      string
-	own     string // of a call: its id in the upstream's words
-	callID  string // and in the client's
-	name    string
-	text    []byte // its text, reasoning or arguments, as the inside of a JSON string
-	told    int    // bytes of the text that are out
-	started bool
-	closed  bool
-	status  string // once it is closed
-	details []chatReasoning
+	kind   string // itemMessage, itemReasoning, itemCall or itemCustom
+	part   string // of a message or reasoning: what its part is
+	index  int
+	id     string
+	own    string // of a call: its id in the upstream's words
+	callID string // and in the client's
+
+	namespace string
+	name      string
+	text      []byte // its text, reasoning or arguments, as the inside of a JSON string
+	told      int    // bytes of the text that are out
+	started   bool
+	closed    bool
+	status    string // once it is closed
+	details   []chatReasoning
 }
 
 // literal returns the item's text.
@@ -125,7 +137,7 @@ func (i *outputItem) item(status string, whole bool) responsesItem {
 	if whole {
 		text = i.literal()
 	}
-	out := responsesItem{ID: i.id, Type: i.kind, Status: status, CallID: i.callID, Name: i.name}
+	out := responsesItem{ID: i.id, Type: i.kind, Status: status, CallID: i.callID, Namespace: i.namespace, Name: i.name}
 	switch i.kind {
 	case itemCall:
 		out.Arguments = text
@@ -423,12 +435,16 @@ func (a *responsesFromChat) call(place int, piece *chatToolCall) error {
 	if item == nil || piece.ID != "" && piece.ID != item.own && piece.Function.Name != "" {
 		a.close(a.spoken, statusCompleted)
 		a.spoken = nil
+		called, known := a.tools[piece.Function.Name]
+		if !known {
+			called.name = piece.Function.Name
+		}
 		kind := itemCall
-		if a.custom[piece.Function.Name] {
+		if called.custom {
 			kind = itemCustom
 		}
 		var err error
-		if item, err = a.open(outputItem{kind: kind, name: piece.Function.Name}); err != nil {
+		if item, err = a.open(outputItem{kind: kind, name: called.name, namespace: called.namespace}); err != nil {
 			return err
 		}
 		item.own = piece.ID

@@ -255,7 +255,7 @@ func (t *responsesToChatRequest) call(item *responsesItem, arguments raw) {
 	m := t.assistant()
 	id, extra := unsealID(item.CallID)
 	m.ToolCalls = append(m.ToolCalls, chatToolCall{
-		ID: id, Type: "function", Extra: extra, Function: chatFunction{Name: item.Name, Arguments: arguments},
+		ID: id, Type: "function", Extra: extra, Function: chatFunction{Name: flatName(item.Namespace, item.Name), Arguments: arguments},
 	})
 }
 
@@ -305,38 +305,47 @@ type customInput struct {
 // customParameters is the schema of customInput.
 const customParameters = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
 
-// tools carries the functions; custom tools become functions of one text. Tools of the provider's own are left out as long
-// as others remain: agents offer them to every model.
+// tools carries the functions; custom tools become functions of one text, and those of a namespace get its name before theirs.
+// Tools of the provider's own are left out as long as others remain: agents offer them to every model.
 func (t *responsesToChatRequest) tools() error {
-	for _, tool := range t.in.Tools {
-		t.notes.unknown("tools[].", tool.Rest)
-		if tool.Format != nil {
-			t.notes.unknown("tools[].format.", tool.Format.Rest)
-		}
-		switch tool.Type {
-		case "function":
-			t.out.Tools = append(t.out.Tools, chatTool{Type: "function", Function: &chatToolSpec{
-				Name: tool.Name, Description: present(tool.Description), Parameters: present(tool.Parameters), Strict: present(tool.Strict),
-			}})
-		case "custom":
-			t.out.Tools = append(t.out.Tools, chatTool{Type: "function", Function: &chatToolSpec{
-				Name: tool.Name, Description: describe(tool), Parameters: raw(customParameters),
-			}})
-		default:
-			t.notes.add("tools[]."+tool.Type, "the target has no such tool of its own")
-		}
-	}
+	t.offer("tools[].", responsesTool{Tools: t.in.Tools})
 	if len(t.in.Tools) > 0 && len(t.out.Tools) == 0 {
 		return refuse("tools", "the target has none of these tools of its own")
 	}
 	return nil
 }
 
-// describe tells of a custom tool what its schema cannot.
-func describe(tool responsesTool) raw {
+// offer carries the tools of a namespace; of none, which has no name, at first.
+func (t *responsesToChatRequest) offer(at string, namespace responsesTool) {
+	for _, tool := range namespace.Tools {
+		t.notes.unknown(at, tool.Rest)
+		if tool.Format != nil {
+			t.notes.unknown(at+"format.", tool.Format.Rest)
+		}
+		f := chatToolSpec{Name: flatName(namespace.Name, tool.Name), Description: describe(namespace, tool)}
+		switch {
+		case tool.Type == "function":
+			f.Parameters, f.Strict = present(tool.Parameters), present(tool.Strict)
+		case tool.Type == "custom":
+			f.Parameters = raw(customParameters)
+		case tool.Type == "namespace" && namespace.Name == "":
+			t.offer(at+"tools[].", tool)
+			continue
+		default:
+			t.notes.add(at+tool.Type, "the target has no such tool of its own")
+			continue
+		}
+		t.out.Tools = append(t.out.Tools, chatTool{Type: "function", Function: &f})
+	}
+}
+
+// describe tells of a tool what its namespace says, and of a custom one what its schema cannot.
+func describe(namespace, tool responsesTool) raw {
 	parts := []raw{}
-	if hasText(tool.Description) {
-		parts = append(parts, tool.Description)
+	for _, text := range []raw{namespace.Description, tool.Description} {
+		if hasText(text) {
+			parts = append(parts, text)
+		}
 	}
 	if f := tool.Format; f != nil && hasText(f.Definition) {
 		parts = append(parts, quote("The input must follow this grammar ("+unquote(f.Syntax)+"):"), f.Definition)
