@@ -32,8 +32,12 @@ var checks = []struct{ id, name, statement string }{
 	{"cost", "cost of a row = its quantities at its unit prices", "check_row_cost"},
 }
 
-// blocksAtOnce is how many blocks one statement of a check reads, so that none holds an old snapshot for long.
-const blocksAtOnce = 4
+const (
+	// checkRows is of about how many rows one statement of a check reads the blocks, so that none holds an old snapshot for long.
+	checkRows = 4 * blockRows
+	// checkBlocks is how many blocks these are at most.
+	checkBlocks = 1000
+)
 
 // sample is one row of a check: something that breaks it, and how many there are.
 type sample struct {
@@ -119,11 +123,18 @@ func (s *Spend) checkSeals(ctx context.Context, report *governance.CheckReport, 
 		result.Violations++
 		result.Samples = append(result.Samples, fmt.Sprintf("the mark names block %d with another hash than the block, or it is not the last", n.Number))
 	}
-	for first := int64(1); first <= n.Number; first += blocksAtOnce {
-		err := s.sample(ctx, result, "check_blocks", args{"first": first, "last": min(first+blocksAtOnce-1, n.Number)})
+	for first := int64(1); first <= n.Number; {
+		last, err := read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
+			return scalar[int64](ctx, q, "check_run", args{"first": first, "count": checkRows, "most": checkBlocks})
+		})
 		if err != nil {
+			return fmt.Errorf("choose blocks: %w", err)
+		}
+		last = min(last, n.Number)
+		if err := s.sample(ctx, result, "check_blocks", args{"first": first, "last": last}); err != nil {
 			return err
 		}
+		first = last + 1
 	}
 	return nil
 }

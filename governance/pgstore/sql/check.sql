@@ -56,6 +56,16 @@ SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.on
 -- name: check_row_cost
 SELECT count(*) OVER () AS violations, to_jsonb(v)::text AS sample FROM audit.row_cost AS v LIMIT 10;
 
+-- name: check_run
+-- The last of the blocks from @first on that have @count rows together: one at least, @most at most. A block that is missing
+-- is one of them.
+SELECT coalesce(max(b.number), @first::bigint)
+FROM (
+    SELECT n.number, sum(n.rows) OVER (ORDER BY n.number) - n.rows AS before
+    FROM (SELECT b.number, b.rows FROM ledger.blocks AS b WHERE b.number >= @first::bigint ORDER BY b.number LIMIT @most::bigint) AS n
+) AS b
+WHERE b.before < @count::bigint;
+
 -- name: check_blocks
 -- Of a run of blocks those whose rows are not the ones that were sealed, or which do not follow their predecessor. Rows of
 -- months that were dropped are taken to be as they were.
