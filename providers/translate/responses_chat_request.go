@@ -318,10 +318,6 @@ func (t *responsesToChatRequest) tools() error {
 // offer carries the tools of a namespace; of none, which has no name, at first.
 func (t *responsesToChatRequest) offer(at string, namespace responsesTool) {
 	for _, tool := range namespace.Tools {
-		t.notes.unknown(at, tool.Rest)
-		if tool.Format != nil {
-			t.notes.unknown(at+"format.", tool.Format.Rest)
-		}
 		f := chatToolSpec{Name: flatName(namespace.Name, tool.Name), Description: describe(namespace, tool)}
 		switch {
 		case tool.Type == "function":
@@ -329,11 +325,16 @@ func (t *responsesToChatRequest) offer(at string, namespace responsesTool) {
 		case tool.Type == "custom":
 			f.Parameters = raw(customParameters)
 		case tool.Type == "namespace" && namespace.Name == "":
+			t.notes.unknown(at, tool.Rest)
 			t.offer(at+"tools[].", tool)
 			continue
 		default:
 			t.notes.add(at+tool.Type, "the target has no such tool of its own")
 			continue
+		}
+		t.notes.unknown(at, tool.Rest)
+		if tool.Format != nil {
+			t.notes.unknown(at+"format.", tool.Format.Rest)
 		}
 		t.out.Tools = append(t.out.Tools, chatTool{Type: "function", Function: &f})
 	}
