@@ -40,17 +40,14 @@ func textBlock(words []string) contentBlock {
 	return b
 }
 
-// toolBlock is a use of the tool weather; its input comes in two pieces, cut where no JSON ends.
-func toolBlock(id, city string) contentBlock {
-	head := `{"type":"tool_use","id":"` + id + `","name":"weather","input":`
-	return contentBlock{
-		whole: head + `{"city":"` + city + `"}}`,
-		start: head + `{}}`,
-		deltas: []string{
-			`{"type":"input_json_delta","partial_json":"{\"city\":\""}`,
-			`{"type":"input_json_delta","partial_json":"` + city + `\"}"}`,
-		},
+// toolBlock is the use of a tool; its input comes in two pieces, cut where no JSON ends.
+func toolBlock(id string, use toolUse) contentBlock {
+	head := `{"type":"tool_use","id":"` + id + `","name":` + string(quote(use.name)) + `,"input":`
+	b := contentBlock{whole: head + use.input + `}`, start: head + `{}}`}
+	for _, piece := range []string{use.input[:len(use.input)/2], use.input[len(use.input)/2:]} {
+		b.deltas = append(b.deltas, `{"type":"input_json_delta","partial_json":`+string(quote(piece))+`}`)
 	}
+	return b
 }
 
 // Thinking and Signature are what the script thinking puts ahead of an answer: a signature is for its maker alone to read.
@@ -78,7 +75,9 @@ func (c *call) blocks(words []string, missing bool) (blocks []contentBlock, stop
 	}
 	switch {
 	case c.script.parallelTools:
-		return append(blocks, toolBlock("toolu_mock_0", "Paris"), toolBlock("toolu_mock_1", "Rome")), "tool_use"
+		return append(blocks, toolBlock("toolu_mock_0", toolUse{"weather", `{"city":"Paris"}`}), toolBlock("toolu_mock_1", toolUse{"weather", `{"city":"Rome"}`})), "tool_use"
+	case c.script.tool != nil:
+		return append(blocks, toolBlock("toolu_mock_0", *c.script.tool)), "tool_use"
 	case c.script.refusal:
 		return blocks, "refusal"
 	case missing:

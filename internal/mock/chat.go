@@ -57,6 +57,17 @@ func (c *call) usageWanted() bool {
 const toolCalls = `[{"index":0,"id":"call_mock_0","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Paris\"}"}},` +
 	`{"index":1,"id":"call_mock_1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Rome\"}"}}]`
 
+// tools returns the tools that a chat answer uses, as in a frame of a stream; "": none.
+func (c *call) tools() string {
+	switch use := c.script.tool; {
+	case c.script.parallelTools:
+		return toolCalls
+	case use != nil:
+		return `[{"index":0,"id":"call_mock_0","type":"function","function":{"name":` + string(quote(use.name)) + `,"arguments":` + string(quote(use.input)) + `}}]`
+	}
+	return ""
+}
+
 const refusalText = `"I cannot help with that."`
 
 func (c *call) chatHead(object string) string {
@@ -75,7 +86,7 @@ func (c *call) chat() answer {
 	words, missing := c.cut(1 << 30)
 	finish := "stop"
 	switch {
-	case c.script.parallelTools:
+	case c.tools() != "":
 		finish = "tool_calls"
 	case missing:
 		finish = "length"
@@ -90,8 +101,8 @@ func (c *call) chatUnary(words []string, finish string) answer {
 	script := c.script
 	message := `{"role":"assistant","content":` + string(quote(strings.Join(words, ""))) + `,"refusal":null,"annotations":[]}`
 	switch {
-	case script.parallelTools:
-		message = `{"role":"assistant","content":null,"refusal":null,"tool_calls":` + strings.NewReplacer(`"index":0,`, "", `"index":1,`, "").Replace(toolCalls) + `}`
+	case c.tools() != "":
+		message = `{"role":"assistant","content":null,"refusal":null,"tool_calls":` + strings.NewReplacer(`"index":0,`, "", `"index":1,`, "").Replace(c.tools()) + `}`
 	case script.refusal:
 		message = `{"role":"assistant","content":null,"refusal":` + refusalText + `,"annotations":[]}`
 	}
@@ -161,9 +172,9 @@ func (c *call) chatStream(words []string, finish string) answer {
 	}
 	quoted := `"` + finish + `"`
 	switch {
-	case script.parallelTools:
+	case c.tools() != "":
 		sent = total.out
-		each(`{"tool_calls":`+toolCalls+`}`, "null", "null")
+		each(`{"tool_calls":`+c.tools()+`}`, "null", "null")
 	case script.refusal:
 		sent = total.out
 		each(`{"refusal":`+refusalText+`}`, "null", "null")
@@ -190,7 +201,7 @@ func (c *call) chatStream(words []string, finish string) answer {
 	if script.annotations {
 		each(`{"annotations":[{"type":"url_citation","url_citation":{"start_index":0,"end_index":3,"url":"https://example.com/","title":"Example"}}]}`, "null", "null")
 	}
-	if script.combined && len(words) > 0 && !script.parallelTools && !script.refusal {
+	if script.combined && len(words) > 0 && c.tools() == "" && !script.refusal {
 		return k.answer()
 	}
 	each("{}", "null", quoted)

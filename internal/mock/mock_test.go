@@ -511,7 +511,7 @@ func TestMessages(t *testing.T) {
 	require.Contains(t, tools, `"signature":"`+Signature+`"},{"type":"tool_use","id":"toolu_mock_0","name":"weather","input":{"city":"Paris"}},`)
 	require.Contains(t, tools, `"stop_reason":"tool_use"`)
 	tools = ask("thinking,parallel_tools_in_one_frame", stream)
-	require.Contains(t, tools, `"index":2,"delta":{"type":"input_json_delta","partial_json":"Rome\"}"}`)
+	require.Contains(t, tools, `"index":2,"delta":{"type":"input_json_delta","partial_json":":\"Rome\"}"}`)
 	require.Contains(t, ask("refusal", stream), `"stop_reason":"refusal"`)
 
 	require.Contains(t, ask("", `{"model":"m"}`), "max_tokens: Field required")
@@ -519,6 +519,26 @@ func TestMessages(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Body.Close())
 	require.Equal(t, http.StatusBadRequest, r.StatusCode, "without its version")
+}
+
+func TestToolsOfOnesChoice(t *testing.T) {
+	t.Parallel()
+	u := start(t, Options{})
+	const script = `tool(run,"{\"command\": \"ls\"}")`
+	for path, c := range map[string]struct{ body, whole, piece, end string }{
+		"/v1/chat/completions": {chatBody, `"function":{"name":"run","arguments":"{\"command\": \"ls\"}"}`, `"arguments":"{\"command\": \"ls\"}"`, `"finish_reason":"tool_calls"`},
+		"/v1/messages":         {strings.Replace(chatBody, "{", `{"max_tokens":9,`, 1), `"name":"run","input":{"command": "ls"}}`, `"partial_json":"{\"comman"`, `"stop_reason":"tool_use"`},
+		"/v1/responses":        {`{"model":"m","input":"x"}`, `"name":"run","arguments":"{\"command\": \"ls\"}"`, `"delta":"{\"command\": \"ls\"}"`, `"status":"completed"`},
+	} {
+		whole := u.text(t, path, script, c.body)
+		require.Contains(t, whole, c.whole)
+		require.Contains(t, whole, c.end)
+		stream := u.text(t, path, script, strings.Replace(c.body, "{", `{"stream":true,`, 1))
+		require.Contains(t, stream, c.piece)
+		require.Contains(t, stream, c.end)
+	}
+	_, err := Parse("tool(run,{)")
+	require.ErrorContains(t, err, "no JSON")
 }
 
 func TestResponsesAreKept(t *testing.T) {

@@ -38,12 +38,22 @@ type responseParts struct {
 func (c *call) responseParts() responseParts {
 	words, missing := c.cut(1 << 30)
 	p := responseParts{id: "resp_mock_" + c.number(), status: "completed", words: words, usage: c.count(len(words))}
+	if use := c.script.tool; use != nil {
+		p.item = c.functionCall("completed", use.input)
+		return p
+	}
 	if missing {
 		p.status = "incomplete"
 	}
 	p.item = `{"id":"msg_mock_` + c.number() + `","type":"message","status":"` + p.status + `","role":"assistant","content":[{"type":"output_text","text":` +
 		string(quote(strings.Join(words, ""))) + `,"annotations":[]}]}`
 	return p
+}
+
+// functionCall is the output item of a tool's use.
+func (c *call) functionCall(status, arguments string) string {
+	return `{"id":"fc_mock_` + c.number() + `","type":"function_call","status":"` + status + `","call_id":"call_mock_0","name":` +
+		string(quote(c.script.tool.name)) + `,"arguments":` + string(quote(arguments)) + `}`
 }
 
 func (c *call) createResponse() answer {
@@ -81,6 +91,15 @@ func (c *call) responseEvents(p responseParts, body string) []namedEvent {
 
 	add("response.created", `"response":`+c.response(p.id, "in_progress", "[]", nil))
 	add("response.in_progress", `"response":`+c.response(p.id, "in_progress", "[]", nil))
+	if use := c.script.tool; use != nil {
+		place := `"item_id":"fc_mock_` + c.number() + `","output_index":0,`
+		add("response.output_item.added", `"output_index":0,"item":`+c.functionCall("in_progress", ""))
+		add("response.function_call_arguments.delta", place+`"delta":`+string(quote(use.input)))
+		add("response.function_call_arguments.done", place+`"arguments":`+string(quote(use.input)))
+		add("response.output_item.done", `"output_index":0,"item":`+p.item)
+		add("response."+p.status, `"response":`+body)
+		return events
+	}
 	add("response.output_item.added", `"output_index":0,"item":{"id":`+item+`,"type":"message","status":"in_progress","role":"assistant","content":[]}`)
 	add("response.content_part.added", place+part(`""`))
 	words := p.words

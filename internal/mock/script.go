@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Script is the parsed behaviour of one answer. Its zero value is the answer without faults.
@@ -34,6 +36,7 @@ type Script struct {
 	refusal         bool
 	annotations     bool
 	parallelTools   bool
+	tool            *toolUse // nil: none
 	thinking        bool
 	cacheWrites     [2]int // tokens written for 5 minutes and for an hour
 	interleaved     bool
@@ -60,6 +63,9 @@ type Script struct {
 	resetBeforeBytes bool
 	idleSocketClose  bool
 }
+
+// toolUse is a tool that an answer uses, with its input as JSON.
+type toolUse struct{ name, input string }
 
 type usageMode int
 
@@ -149,6 +155,12 @@ var directives = []directive{
 		s.cacheWrites = [2]int{a.number(0), a.optionalNumber(0, 0)}
 	}},
 	{"parallel_tools_in_one_frame", "", "two tool calls instead of content, of chat in one frame", func(s *Script, _ *arguments) { s.parallelTools = true }},
+	{"tool", "(name,input)", "uses this tool with this JSON instead of content", func(s *Script, a *arguments) {
+		s.tool = &toolUse{name: a.text(), input: a.text()}
+		if !jsontext.Value(s.tool.input).IsValid() {
+			a.fail("%q is no JSON", s.tool.input)
+		}
+	}},
 	{"n2_interleaved", "", "chat: two choices whose frames alternate", func(s *Script, _ *arguments) { s.interleaved = true }},
 	{"logprobs", "", "chat: logprobs with each word", func(s *Script, _ *arguments) { s.logprobs = true }},
 	{"two_terminal_events", "", "the terminal event twice", func(s *Script, _ *arguments) { s.twoTerminals = true }},
