@@ -175,11 +175,12 @@ var bugs = []bug{
 	},
 	{
 		name: "forward again when settle fails", wrong: "an answer that could not be settled is asked for again at the next target",
-		swaps: []swap{{"gateway/relay.go", "	a.ending.ClientLeft = a.left.Load()\n	settled := c.settle(a, c.g.cfg.AnswerHold)\n", `	a.ending.ClientLeft = a.left.Load()
+		swaps: []swap{{"gateway/relay.go", "	a.ending.ClientLeft = a.left.Load()\n	settled := c.settle(a, c.g.cfg.AnswerHold)\n	if a.left.Load() {\n", `	a.ending.ClientLeft = a.left.Load()
 	if err := c.g.ledger.Settle(c.ctx(), a.settlement()); err != nil {
 		return &failure{cause: &governance.Error{Code: governance.CodeLimitStoreUnavailable, Err: err}, next: true}
 	}
 	settled := c.settle(a, c.g.cfg.AnswerHold)
+	if a.left.Load() {
 `}},
 		red: map[string][]string{gatewaySuite: {"TestASettlementThatFailsIsNotForwardedAgain"}},
 	},
