@@ -24,7 +24,7 @@ func unsealID(id string) (own string, extra raw) {
 		return id, nil
 	}
 	extra, err := base64.RawURLEncoding.DecodeString(sealed)
-	if err != nil || !extra.IsValid(options) {
+	if err != nil || !extra.IsValid() {
 		return id, nil
 	}
 	return own, extra

@@ -40,13 +40,13 @@ type chatFromMessages struct {
 	now        func() time.Time
 	usageAsked bool
 
-	id, model, created, tier raw
-	usage                    messagesUsage
-	tools                    map[int]*callFromBlock // the open ones, by their block
-	called                   int                    // tool calls so far
-	stopped                  bool                   // the finish reason is out
-	done                     bool
-	frames                   frames
+	id, model, created raw
+	usage              messagesUsage
+	tools              map[int]*callFromBlock // the open ones, by their block
+	called             int                    // tool calls so far
+	stopped            bool                   // the finish reason is out
+	done               bool
+	frames             frames
 }
 
 // callFromBlock is a tool call whose block is open.
@@ -104,6 +104,9 @@ func (a *chatFromMessages) Body(upstream []byte) ([]byte, error) {
 			}
 			message.ReasoningDetails = append(message.ReasoningDetails, detailOf(i, &block))
 		case "tool_use":
+			if !given(block.Input) {
+				block.Input = raw("{}")
+			}
 			message.ToolCalls = append(message.ToolCalls, chatToolCall{
 				ID: block.ID, Type: "function",
 				Function: chatFunction{Name: block.Name, Arguments: quote(string(block.Input))},
@@ -126,7 +129,7 @@ func (a *chatFromMessages) Body(upstream []byte) ([]byte, error) {
 		return nil, err
 	}
 	return encode(chatOutput{
-		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model, ServiceTier: a.tier,
+		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model,
 		Choices: []chatChoice{{
 			Message: &message, Logprobs: raw("null"), FinishReason: finishOf(in.StopReason), NativeReason: in.StopReason,
 		}},

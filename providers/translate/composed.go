@@ -3,7 +3,6 @@ package translate
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -32,8 +31,8 @@ func (t composed) Request(body *jsonedit.Document, model string) ([]byte, []prov
 		return nil, nil, err
 	}
 	doc, err := jsonedit.Parse(between)
-	if err != nil {
-		return nil, nil, fmt.Errorf("parse the request in the chat dialect: %w", err)
+	if err != nil { // it is larger or deeper than the client's, which was within what jsonedit reads
+		return nil, nil, refuse("", "the body is too large or too deep to be translated")
 	}
 	out, more, err := t.second.Request(doc, model)
 	if refusal, ok := errors.AsType[*governance.Error](err); ok {

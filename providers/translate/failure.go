@@ -150,13 +150,6 @@ func (f failure) messages() []byte {
 	}{kind, message, present(f.code), present(f.param)}})
 }
 
-func present(v raw) raw {
-	if !given(v) {
-		return nil
-	}
-	return v
-}
-
 // encode writes an error; a message that no encoder takes is left out.
 func (f failure) encode(v any) []byte {
 	out, err := encode(v)

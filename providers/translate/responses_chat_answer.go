@@ -123,7 +123,6 @@ type outputItem struct {
 	text      []byte // its text, reasoning or arguments, as the inside of a JSON string
 	told      int    // bytes of the text that are out
 	started   bool
-	closed    bool
 	status    string // once it is closed
 	details   []chatReasoning
 }
@@ -366,7 +365,7 @@ func (a *responsesFromChat) detail(piece *chatReasoning) error {
 		return errTooMuch
 	}
 	n := len(a.items)
-	if n == 0 || a.items[n-1].kind != itemReasoning || a.items[n-1].closed {
+	if n == 0 || a.items[n-1].kind != itemReasoning || a.items[n-1].status != "" {
 		a.close(a.spoken, statusCompleted)
 		item, err := a.open(outputItem{kind: itemReasoning, part: a.reasoning})
 		if err != nil {
@@ -538,10 +537,10 @@ func (i *outputItem) frame(kind string, f responsesFrame) responsesFrame {
 
 // close ends an item.
 func (a *responsesFromChat) close(item *outputItem, status string) {
-	if item == nil || item.closed {
+	if item == nil || item.status != "" {
 		return
 	}
-	item.closed, item.status = true, status
+	item.status = status
 	if item.name == "" && (item.kind == itemCall || item.kind == itemCustom) {
 		item.name = "unnamed"
 	}

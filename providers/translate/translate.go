@@ -74,6 +74,14 @@ var options = json.JoinOptions(
 // given reports whether a member is there and not null.
 func given(v raw) bool { return len(v) > 0 && v[0] != 'n' }
 
+// present returns a member that is given, and nil for null.
+func present(v raw) raw {
+	if !given(v) {
+		return nil
+	}
+	return v
+}
+
 func isString(v raw) bool { return len(v) > 0 && v[0] == '"' }
 
 // hasText reports whether v is a string with something in it.
