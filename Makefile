@@ -41,6 +41,7 @@ test-full: tools-test ## the same three times over in random order, then models,
 	.ci/fuzz 30s
 
 long: tools-test ## the end-to-end tests that take minutes or need root to mount a small disk
+	.ci/npm internal/e2e/agents
 	go vet -tags full ./internal/e2e
 	$(WITH_POSTGRES) go test -race -tags full -timeout 60m -count=1 -run '^TestLong_' ./internal/e2e
 
