@@ -66,7 +66,7 @@ func TestSeeds_AreKeptAndRead(t *testing.T) {
 	require.NoError(t, keepSeed(path, Kills, 7), "once is enough")
 	seeds, err := readSeeds(path)
 	require.NoError(t, err)
-	require.Equal(t, []Kept{{Kills, 7}, {Crashes, 1 << 63}}, seeds)
+	require.Equal(t, []keptRun{{Kills, 7}, {Crashes, 1 << 63}}, seeds)
 	for _, bad := range []string{"nothing 1\n", "kills\n", "kills one\n", "kills -1\n"} {
 		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
 		_, err := readSeeds(path)

@@ -161,8 +161,8 @@ func (s *SeriesReport) Write(w io.Writer) error {
 	return s.Total.Write(w)
 }
 
-// Kept is a run that failed once.
-type Kept struct {
+// keptRun is a run that failed once.
+type keptRun struct {
 	Profile Profile
 	Seed    uint64
 }
@@ -170,19 +170,19 @@ type Kept struct {
 var errSeeds = errors.New("want lines of a profile and a seed")
 
 // readSeeds reads the file of runs that failed. One that is missing has none.
-func readSeeds(path string) ([]Kept, error) {
+func readSeeds(path string) ([]keptRun, error) {
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read seeds: %w", err)
 	}
-	var all []Kept
+	var all []keptRun
 	for line := range strings.Lines(string(content)) {
 		profile, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 		seed, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || !slices.Contains(Profiles(), Profile(profile)) {
 			return nil, fmt.Errorf("read seeds: %w, not %q", errSeeds, line)
 		}
-		all = append(all, Kept{Profile(profile), seed})
+		all = append(all, keptRun{Profile(profile), seed})
 	}
 	return all, nil
 }
@@ -190,7 +190,7 @@ func readSeeds(path string) ([]Kept, error) {
 // keepSeed adds a run to the file of those that are repeated by the tests, unless it is there.
 func keepSeed(path string, p Profile, seed uint64) error {
 	all, err := readSeeds(path)
-	if err != nil || slices.Contains(all, Kept{p, seed}) {
+	if err != nil || slices.Contains(all, keptRun{p, seed}) {
 		return err
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
