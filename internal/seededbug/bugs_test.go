@@ -29,7 +29,7 @@ var bugs = []bug{
 	{
 		name: "settle without the state guard", wrong: "two processes that settle the same attempt both change its meters",
 		swaps: []swap{{functions, "IF count_ <> to_settle THEN", "IF false THEN"}},
-		red: map[string][]string{ledgerSuite: {"TestSettle_FromTwoProcessesClosesOnce", model}},
+		red:   map[string][]string{ledgerSuite: {"TestSettle_FromTwoProcessesClosesOnce", model}},
 	},
 	{
 		name: "expiry without a row", wrong: "what expires is charged to the meters and written nowhere",
@@ -151,7 +151,7 @@ var bugs = []bug{
 			{functions, "CASE WHEN x.class >= 6 THEN x.held ELSE 0 END", "CASE WHEN x.class >= 6 AND NOT s_release[x.s] THEN x.held ELSE 0 END"},
 			{functions, "CASE WHEN g.class >= 6 THEN g.reserved ELSE 0 END", "CASE WHEN g.class >= 6 AND NOT s_release[s.i] THEN g.reserved ELSE 0 END"},
 		},
-		red:   map[string][]string{ledgerSuite: {model, histories}},
+		red: map[string][]string{ledgerSuite: {model, histories}},
 	},
 	{
 		name: "the living expire", wrong: "a process that is silent for a moment is taken for dead",
