@@ -12,10 +12,10 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/option"
 )
 
-// anthropicSDKs returns the libraries of Anthropic's API. worker is what drives the npm packages.
+// anthropicSDKs returns the libraries of Anthropic's API.
 func anthropicSDKs(t *testing.T) []sdk {
 	t.Helper()
-	node := startNode(t)
+	node := startNode(t, "worker.mjs")
 	return []sdk{
 		{name: "anthropic-sdk-go", do: anthropicGo, stainless: true},
 		{name: "anthropic-sdk-node", stainless: true, do: func(ctx context.Context, k task) report {

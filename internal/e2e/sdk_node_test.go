@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startNode starts the worker that drives the npm package openai, and returns its way to do tasks, many at a time.
-func startNode(t *testing.T) func(context.Context, task) report {
+// startNode starts a worker that drives npm packages, and returns its way to do tasks, many at a time.
+func startNode(t *testing.T, program string) func(context.Context, task) report {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	require.NoError(t, err, "the npm SDK is part of the suite: install Node.js 20 or later (Debian: apt-get install nodejs npm)")
 	_, err = os.Stat("sdk/node_modules/openai/package.json")
 	require.NoError(t, err, "the npm SDK is not installed: run make test, or .ci/npm internal/e2e/sdk")
 
-	cmd := exec.Command(node, "worker.mjs")
+	cmd := exec.Command(node, program)
 	cmd.Dir = "sdk"
 	cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")} // no OPENAI_… of the developer's own
 	complaints := &lockedBuffer{}

@@ -141,7 +141,7 @@ func sdks(t *testing.T) []sdk {
 	return []sdk{
 		{name: "go-openai", do: goOpenAI},
 		{name: "openai-go", do: openAIGo, stainless: true},
-		{name: "openai-node", do: startNode(t), stainless: true},
+		{name: "openai-node", do: startNode(t, "worker.mjs"), stainless: true},
 	}
 }
 
