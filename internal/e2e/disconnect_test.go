@@ -301,7 +301,8 @@ func TestF007_F008_NothingIsHeldByWhatFailed(t *testing.T) {
 
 	key, id := f.issue(forever("cost", dollars(11*reserved)), object{"kind": "concurrency", "amount": "10"})
 	for _, route := range []struct{ path, input string }{
-		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hello"}]`}, {"/v1/responses", `"input":"hello"`},
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hello"}]`},
+		{"/v1/responses", `"input":"hello"`},
 		{"/v1/messages", `"max_tokens":4096,"messages":[{"role":"user","content":"hello"}]`},
 	} {
 		counts := tally(f.closedLoop(10, 100, func(ctx context.Context, g *process, i int) (answer, error) {
