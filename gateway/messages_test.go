@@ -207,6 +207,20 @@ func TestMessages_RefusalsCarryTheContractsSignals(t *testing.T) {
 	}
 }
 
+func TestF155_MessagesThatNoLimitCouldDecide(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.claude("c", "ok") })
+	b.ledger.fail = func(governance.ReserveRequest) error { return governance.ErrLimitStoreUnavailable }
+	for _, body := range []string{messagesBody, messagesLive} {
+		a := b.messages(body)
+		require.Equal(t, http.StatusServiceUnavailable, a.StatusCode)
+		require.Equal(t, "overloaded_error", a.anthropic(t).Error.Type)
+		require.Equal(t, "limit_store_unavailable", a.anthropic(t).Error.Code)
+		require.NotEmpty(t, a.Header.Get("Retry-After"))
+	}
+	require.Zero(t, b.mock.Counts().Count)
+}
+
 func TestRuling40_AnthropicsErrorsPassUntouchedButForOurCredential(t *testing.T) {
 	t.Parallel()
 	b := start(t, func(s *setup) {
