@@ -91,6 +91,11 @@ var bugs = []bug{
 		red: map[string][]string{ledgerSuite: {"TestOutage_KeepsTheSettlementsOfAFailedBatch"}},
 	},
 	{
+		name: "unheard and expired, and charged", wrong: "an admission whose reply was lost expires before the repeat; who is refused for it pays",
+		swaps: []swap{{laneGo, "			a.lost = a.lost || b.lost\n			n.releaseLost(a)\n		}\n	}", "		}\n	}"}},
+		red:   map[string][]string{ledgerSuite: {"TestReserve_ExpiredAfterALostReplyIsPaidBack"}},
+	},
+	{
 		name: "window counts the estimate", wrong: "a budget is charged what was held, whatever was used",
 		swaps: []swap{{batchGo, "ints = append(ints, meter.Actual(c.kind, c.metric, -1, &x.Settlement))", `if c.kind == governance.KindBudget {
 				ints = append(ints, -1)

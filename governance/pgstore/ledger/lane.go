@@ -448,9 +448,14 @@ func (n *lane) finish(b *batch, d *decision) {
 	n.locked = n.waiting.size()
 	for _, a := range answered {
 		a.finished = true
-		if a.abandoned && a.err == nil {
+		switch {
+		case a.abandoned && a.err == nil:
 			delete(n.open, a.request.ID)
 			n.postLocked(&settlement{Settlement: release(a.request.ID), queued: time.Now()})
+		case errors.Is(a.err, governance.ErrAlreadyClosed):
+			// Admitted by a call whose answer was lost, it has expired before the repeat: nobody forwards it, nobody shall pay.
+			a.lost = a.lost || b.lost
+			n.releaseLost(a)
 		}
 	}
 	n.mu.Unlock()

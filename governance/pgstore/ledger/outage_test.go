@@ -320,6 +320,35 @@ func TestReserve_GivenUpBehindALockAfterALostReplyIsReleased(t *testing.T) {
 	require.Zero(t, db.count(t, "SELECT count(*) FROM ledger.rows"))
 }
 
+// A batch was committed, its reply was lost, and before the repeat came, the process had been silent for its lease: the attempt
+// has expired as fully used. Whoever is refused for that must not pay.
+func TestReserve_ExpiredAfterALostReplyIsPaidBack(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	pool, wire := wired(t, db)
+	l := start(t, ledger.Options{Pool: pool})
+	purse := db.limit(t, governance.Limit{Kind: governance.KindBudget, Metric: governance.MetricTokens, Amount: 1000})
+	_, err := l.Reserve(t.Context(), request(l, hold(purse, 1, 0)))
+	require.NoError(t, err)
+	var expired int64
+	r := request(l, hold(purse, 1, 10))
+	wire.onLoss = func() {
+		db.exec(t, "UPDATE ledger.reservations SET expires_at = now() WHERE attempt_id = $1", r.ID)
+		eventually(t, "it expires", func() bool { // another test's sweep may be at work
+			expired += db.count(t, "SELECT ledger.expire(10, 0)")
+			return expired > 0
+		})
+	}
+	wire.loseReply.Store(true)
+	_, err = l.Reserve(t.Context(), r)
+	require.ErrorIs(t, err, governance.ErrAlreadyClosed)
+	require.Equal(t, int64(1), expired)
+	eventually(t, "what expired is paid back", func() bool {
+		return db.count(t, "SELECT count(*) FROM ledger.rows WHERE attempt_id = $1 AND kind = 'late_adjustment'", r.ID) == 1
+	})
+	require.Zero(t, db.count(t, "SELECT spent FROM ledger.meters WHERE limit_id = $1", purse.Num))
+}
+
 // A look at locked meters that took long, as in a process that was suspended meanwhile, must not put off the next one.
 func TestLockedMeters_AreLookedAtSoonAfterALongLook(t *testing.T) {
 	t.Parallel()
