@@ -117,6 +117,7 @@ func TestLong_F200_F203_Soak(t *testing.T) {
 	t.Logf("%d samples in %s of at most %d calls a second\n%s", len(samples), length, soakRate, soakTable(samples))
 	t.Logf("%v", s.counts)
 	s.requireMixed()
+	s.changes()
 	require.NoError(t, s.f.CheckLedger(t.Context()))
 	s.accounts(samples)
 	for _, g := range judgeSoak(samples) {
@@ -328,6 +329,24 @@ func (s *soak) accounts(samples []soakSample) {
 	var size int64
 	_, err = pgx.ForEachRow(rows, []any{&table, &size}, func() error {
 		s.t.Logf("  %s: %d bytes a row", table, size/last.rows)
+		return nil
+	})
+	require.NoError(s.t, err)
+}
+
+// changes tells how the tables fared that change all the time.
+func (s *soak) changes() {
+	rows, err := s.db.Query(s.t.Context(), `
+		SELECT relname, n_live_tup, n_dead_tup, n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, autovacuum_count
+		FROM pg_stat_user_tables
+		WHERE relid IN ('ledger.meters'::regclass, 'ledger.reservations'::regclass)
+		ORDER BY relname`)
+	require.NoError(s.t, err)
+	var table string
+	var live, dead, inserted, updated, hot, deleted, vacuums int64
+	_, err = pgx.ForEachRow(rows, []any{&table, &live, &dead, &inserted, &updated, &hot, &deleted, &vacuums}, func() error {
+		s.t.Logf("%s: %d rows, %d dead; %d inserted, %d updated (%d within their page), %d deleted, vacuumed %d times",
+			table, live, dead, inserted, updated, hot, deleted, vacuums)
 		return nil
 	})
 	require.NoError(s.t, err)
