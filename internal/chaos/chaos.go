@@ -43,8 +43,8 @@ type Options struct {
 	Time time.Duration
 	// Binary is the tollgate under test. Its own migrations make the schema.
 	Binary string
-	// Dir is where the run keeps its logs and its database; it must be enterable by other users. Empty: a folder of its own
-	// that is removed where the verdict is Passed.
+	// Dir is where the run keeps its logs and its database: an empty folder that other users may enter. No name: one of its
+	// own, which is removed where the verdict is Passed.
 	Dir string
 	// Progress is told each few seconds how far the run is. Nil: nobody is.
 	Progress io.Writer
@@ -129,11 +129,8 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	}
 	report = Report{Profile: o.Profile, Seed: o.Seed, Time: o.Time, Dir: o.Dir}
 	if report.Dir == "" {
-		if report.Dir, err = os.MkdirTemp("", "tollgate-chaos-"); err != nil {
-			return report, fmt.Errorf("make folder of the run: %w", err)
-		}
-		if err := os.Chmod(report.Dir, 0o755); err != nil { // the database's user has to get through
-			return report, fmt.Errorf("open folder of the run: %w", err)
+		if report.Dir, err = newDir("", "tollgate-chaos-"); err != nil {
+			return report, err
 		}
 		defer func() {
 			if err == nil && report.Verdict == Passed {
@@ -141,8 +138,6 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 				report.Dir = ""
 			}
 		}()
-	} else if err := makeDir(report.Dir); err != nil {
-		return report, err
 	}
 	r := &run{options: o, shape: s, began: time.Now()}
 	err = r.run(ctx, &report)

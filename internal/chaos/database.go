@@ -324,10 +324,20 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// makeDir makes a folder that the database's user may enter.
-func makeDir(path string) error {
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return fmt.Errorf("make folder of the run: %w", err)
+// newDir makes a folder below parent that the database's user may enter. It is always a new one: what an earlier run of the
+// same seed has left is evidence, and its database has other secrets.
+func newDir(parent, prefix string) (string, error) {
+	if parent != "" {
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			return "", fmt.Errorf("make folder of the runs: %w", err)
+		}
 	}
-	return nil
+	dir, err := os.MkdirTemp(parent, prefix)
+	if err != nil {
+		return "", fmt.Errorf("make folder of the run: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // the database's user has to get through
+		return "", fmt.Errorf("open folder of the run: %w", err)
+	}
+	return dir, nil
 }

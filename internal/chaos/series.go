@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +93,11 @@ func RunSeries(ctx context.Context, o SeriesOptions) (SeriesReport, error) {
 				Time: time.Duration(float64(o.Time) * share(p) / whole / float64(rounds)).Round(time.Second),
 			}
 			if o.Dir != "" {
-				one.Dir = filepath.Join(o.Dir, fmt.Sprintf("%s-%d", p, one.Seed))
+				dir, err := newDir(o.Dir, fmt.Sprintf("%s-%d-", p, one.Seed))
+				if err != nil {
+					return series, errors.Join(append(faults, err)...)
+				}
+				one.Dir = dir
 			}
 			report, err := Run(ctx, one)
 			if err != nil {
