@@ -91,7 +91,7 @@ func requireFiles(t *testing.T, n int) {
 	t.Helper()
 	var bound syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &bound))
-	require.Greater(t, bound.Max, uint64(n+1000), "this test needs more open files: ulimit -Hn") //nolint:gosec // n is a constant
+	require.Greater(t, bound.Max, uint64(n+1000), "this test needs more open files: ulimit -Hn")
 }
 
 // chatRequest is the bytes of a call.

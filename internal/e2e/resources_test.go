@@ -48,7 +48,7 @@ func keepProfiles(t *testing.T, p *product.Process) {
 		return
 	}
 	for name, path := range map[string]string{"heap": "heap?gc=1", "goroutines": "goroutine?debug=1"} {
-		r, err := http.Get(p.OpsURL + "/debug/pprof/" + path) //nolint:noctx // the test's own has ended
+		r, err := http.Get(p.OpsURL + "/debug/pprof/" + path)
 		if err != nil {
 			t.Errorf("read profile: %v", err)
 			return
