@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -107,6 +108,16 @@ func TestF091_OddFramesOfCompatibleUpstreams(t *testing.T) {
 		got := readStream(t, from, streamed(t, between(t, from, chat), clientOf(from), odd))
 		require.Equal(t, "Hi", got.Text)
 		require.Equal(t, finishIn(from, "stop"), got.Finish)
+	}
+}
+
+func TestF091_AStreamThatIsDoneNeedsNoReason(t *testing.T) {
+	t.Parallel()
+	for _, from := range []providers.Dialect{messages, responded} {
+		got := readStream(t, from, streamed(t, between(t, from, chat), clientOf(from), dataOf(chunkText, "[DONE]")))
+		require.Equal(t, "Hi", got.Text)
+		require.Equal(t, finishIn(from, "stop"), got.Finish)
+		require.Error(t, between(t, from, chat).NewAnswer(parse(t, clientOf(from))).Event(io.Discard, events(t, dataOf("[DONE]"))[0]), "nothing came")
 	}
 }
 

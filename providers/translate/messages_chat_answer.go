@@ -193,6 +193,9 @@ func (a *messagesFromChat) finished(choice *chatChoice) {
 // Event implements providers.Answer.
 func (a *messagesFromChat) Event(w io.Writer, ev sse.Event) error {
 	if isDone(ev.Data) {
+		if a.begun && a.finish == nil {
+			a.finish = quote(finishStop) // whole all the same: some self-hosted servers name no reason
+		}
 		return a.End(w)
 	}
 	var in chatAnswer

@@ -261,6 +261,9 @@ func (a *responsesFromChat) measure(usage raw) {
 // Event implements providers.Answer.
 func (a *responsesFromChat) Event(w io.Writer, ev sse.Event) error {
 	if isDone(ev.Data) {
+		if a.begun && a.finish == nil {
+			a.finish = quote(finishStop) // whole all the same: some self-hosted servers name no reason
+		}
 		return a.End(w)
 	}
 	var in chatAnswer
