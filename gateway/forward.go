@@ -348,7 +348,8 @@ func (c *call) try(a *attempt, more bool) error {
 	defer context.AfterFunc(c.g.life.cut, func() { a.cancel(errCut) })()
 
 	up := providers.Upstream{
-		BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential, ClientQuery: c.r.URL.RawQuery,
+		BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential,
+		Stream: c.Stream, ClientQuery: c.r.URL.RawQuery,
 	}
 	request, err := a.provider.NewRequest(a.sending.watch(a.ctx), up, a.lane.dialect, c.r.Header, body)
 	if err != nil {

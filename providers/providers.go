@@ -50,6 +50,8 @@ type Upstream struct {
 	BaseURL    string
 	Model      string
 	Credential secret.String
+	// Stream says that the client waits for a stream. Dialects whose bodies say so themselves need it not.
+	Stream bool
 	// ClientQuery is the query of the client's own request. As of its headers, only what is on the provider's allow-list goes
 	// on.
 	ClientQuery string

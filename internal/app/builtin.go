@@ -20,6 +20,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins/virtualkey"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
@@ -39,7 +40,7 @@ func builtinPlugins() []plugins.Module {
 
 // builtinProviders are the kinds of upstream that Tollgate can reach.
 func builtinProviders() []providers.Provider {
-	return []providers.Provider{openai.New(), anthropic.New()}
+	return []providers.Provider{openai.New(), anthropic.New(), gemini.New()}
 }
 
 // builtinTranslators carry calls between dialects where a target does not speak the route's.

@@ -44,6 +44,9 @@ func (c *call) route() answer {
 	if c.r.Method == http.MethodGet {
 		return c.models()
 	}
+	if c.dialect == gemini {
+		return c.generate()
+	}
 	switch c.path {
 	case "/chat/completions":
 		return c.chat()

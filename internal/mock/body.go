@@ -29,6 +29,12 @@ type body struct {
 	InputFileID         string         `json:"input_file_id"`
 	Purpose             string         `json:"purpose"`
 
+	Generation struct {
+		MaxOutputTokens *int `json:"maxOutputTokens"`
+	} `json:"generationConfig"`
+
+	Contents     jsontext.Value `json:"contents"`
+	SystemText   jsontext.Value `json:"systemInstruction"`
 	Messages     jsontext.Value `json:"messages"`
 	Input        jsontext.Value `json:"input"`
 	Prompt       jsontext.Value `json:"prompt"`
@@ -111,7 +117,7 @@ func (b *body) choices() int { return min(max(b.N, 1), 128) }
 
 // limit returns how many output tokens the request allows, or otherwise.
 func (b *body) limit(otherwise int) int {
-	for _, limit := range []*int{b.MaxCompletionTokens, b.MaxOutputTokens, b.MaxTokens} {
+	for _, limit := range []*int{b.MaxCompletionTokens, b.MaxOutputTokens, b.MaxTokens, b.Generation.MaxOutputTokens} {
 		if limit != nil {
 			return max(*limit, 0)
 		}
@@ -122,7 +128,7 @@ func (b *body) limit(otherwise int) int {
 // promptTokens is a quarter of the bytes of the prompt's text, as the package says.
 func (b *body) promptTokens() int {
 	bytes := 0
-	for _, value := range []jsontext.Value{b.Messages, b.Input, b.Prompt, b.System, b.Instructions, b.Query, b.Documents} {
+	for _, value := range []jsontext.Value{b.Contents, b.SystemText, b.Messages, b.Input, b.Prompt, b.System, b.Instructions, b.Query, b.Documents} {
 		bytes += textBytes(value)
 	}
 	return max((bytes+3)/4, 1)

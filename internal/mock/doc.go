@@ -1,4 +1,4 @@
-// Package mock is a scripted upstream: OpenAI- and Anthropic-shaped, able to fail in every way that providers were seen
+// Package mock is a scripted upstream: OpenAI-, Anthropic- and Gemini-shaped, able to fail in every way that providers were seen
 // to fail, with a log of what reached it. The demo, the tests, the drills and the load runs use it.
 //
 // # Answers
@@ -6,8 +6,8 @@
 // Without a script every answer is deterministic. A text answer is the nine words of [DefaultText], one frame of a
 // stream for each, cut to what the request allows (max_tokens and its relatives; 16 for legacy completions). Usage is
 // predictable: output tokens are the words that were sent, summed over n choices; input tokens are a quarter, rounded up
-// and at least 1, of the bytes of the prompt's text, which are the string values inside messages, input, prompt, system,
-// instructions, query and documents, except those of the members role, type, id, name, url, data, detail, media_type,
+// and at least 1, of the bytes of the prompt's text, which are the string values inside contents, systemInstruction,
+// messages, input, prompt, system, instructions, query and documents, except those of the members role, type, id, name, url, data, detail, media_type,
 // call_id and tool_call_id. Streams of chat and legacy completions carry usage only where stream_options.include_usage
 // asks for it, as OpenAI does: null in every frame, and a last frame with empty choices.
 //

@@ -15,9 +15,13 @@ const (
 	openAI dialect = iota
 	openAIResponses
 	anthropic
+	gemini
 )
 
 func dialectOf(r *http.Request, path string) dialect {
+	if _, _, ok := geminiModel(path); ok {
+		return gemini
+	}
 	switch {
 	case strings.HasPrefix(path, "/messages"), r.Header.Get("Anthropic-Version") != "":
 		return anthropic
@@ -83,6 +87,9 @@ func (c *call) errorBody(status int, shape, message string) []byte {
 	if c.dialect == anthropic {
 		object = `{"type":"error","error":{"type":"` + anthropicKind(status) + `","message":` + string(quote(message)) +
 			`},"request_id":"req_mock_` + strconv.FormatInt(c.seen.ID, 10) + `"}`
+	}
+	if c.dialect == gemini {
+		object = `{"error":{"code":` + strconv.Itoa(status) + `,"message":` + string(quote(message)) + `,"status":"` + geminiStatus(status) + `"}}`
 	}
 	switch shape {
 	case "string":

@@ -191,6 +191,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	p.dialect = dialectOf(r, p.path)
 	faultInBody := p.body.read(r.Header.Get("Content-Type"), raw)
+	if model, stream, ok := geminiModel(p.path); ok {
+		p.body.Model, p.body.Stream = model, stream
+	}
 	p.script, err = s.choose(p.call, faultInBody == nil)
 	switch {
 	case err != nil:
