@@ -132,14 +132,14 @@ func (m *meter) readUsage() {
 	m.valid = m.reported.read(&m.inside, raw) && !m.reported.nonsense()
 }
 
-// conclude says what the last usage means. whole says that the answer is at its end: a count that is missing then is zero,
-// whereas before it the prompt alone was counted.
+// conclude says what the last usage means. whole says that the answer is at its end: a count of it that is missing then is the
+// rest of the total, or nothing was written. Else the prompt alone was counted.
 func (m *meter) conclude(whole bool) {
 	if m.usage == nil {
 		return
 	}
 	f := &m.facts
-	whole = whole || m.reported.Candidates.Given
+	whole = m.reported.Candidates.Given || whole && (m.reported.Total.Given || f.OutputLen == 0)
 	f.HasUsage, f.PromptUsage, f.BadUsage = m.valid && whole, m.valid && !whole, !m.valid
 	f.Usage = governance.Usage{}
 	if !m.valid {
@@ -147,7 +147,7 @@ func (m *meter) conclude(whole bool) {
 	}
 	f.Usage.Quantities = m.reported.quantities()
 	if !whole {
-		f.Usage.Quantities[governance.UnitReasoning] = 0
+		f.Usage.Quantities[governance.UnitOutput], f.Usage.Quantities[governance.UnitReasoning] = 0, 0
 	}
 	if len(m.usage) <= maxRawUsage {
 		f.Usage.Raw = bytes.Clone(m.usage)

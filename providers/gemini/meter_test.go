@@ -43,6 +43,7 @@ func TestF019_F020_F034_UsageInDisjointQuantities(t *testing.T) {
 	}{
 		{"plain", `{"promptTokenCount":10,"candidatesTokenCount":5,"totalTokenCount":15}`, map[governance.Unit]int64{in: 10, out: 5}},
 		{"nothing was said", `{"promptTokenCount":10,"totalTokenCount":10}`, map[governance.Unit]int64{in: 10}},
+		{"the answer is the rest of the total", `{"promptTokenCount":10,"toolUsePromptTokenCount":1,"thoughtsTokenCount":2,"totalTokenCount":20}`, map[governance.Unit]int64{in: 11, out: 7, reason: 2}},
 		{"nulls", `{"promptTokenCount":1,"candidatesTokenCount":2,"cachedContentTokenCount":null,"promptTokensDetails":null}`, map[governance.Unit]int64{in: 1, out: 2}},
 		{"cached tokens are a part of the prompt", `{"promptTokenCount":1000,"cachedContentTokenCount":600,"candidatesTokenCount":50}`, map[governance.Unit]int64{in: 400, read: 600, out: 50}},
 		{"thoughts stand beside the candidates", `{"promptTokenCount":10,"candidatesTokenCount":5,"thoughtsTokenCount":584,"totalTokenCount":599}`, map[governance.Unit]int64{in: 10, out: 5, reason: 584}},
@@ -112,6 +113,8 @@ func TestF004_F064_TheLastUsageOfAStreamCounts(t *testing.T) {
 	require.True(t, stream(end, `{"usageMetadata":{"promptTokenCount":7,"candidatesTokenCount":10}}`).Finished, "usage behind the end")
 	f = stream(`{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":7}}`)
 	require.True(t, f.HasUsage && f.Finished, "a refused prompt has no candidates")
+	f = body(answered + `{"promptTokenCount":7}}`)
+	require.True(t, f.Terminal && f.PromptUsage && !f.HasUsage, "what was written and not counted is estimated")
 }
 
 func TestF077_F131_ErrorsWithinASuccess(t *testing.T) {

@@ -35,6 +35,9 @@ func (u *reported) quantities() (q governance.Quantities) {
 	q[governance.UnitInputImage] = image
 
 	rest = u.Candidates.N
+	if !u.Candidates.Given {
+		rest = max(u.Total.N-u.Prompt.N-u.ToolPrompt.N-u.Thoughts.N, 0)
+	}
 	q[governance.UnitOutputAudio] = take(&rest, u.CandidateParts.Audio)
 	q[governance.UnitOutputImage] = take(&rest, u.CandidateParts.Image)
 	q[governance.UnitOutput] = rest
