@@ -109,7 +109,8 @@ type ledgerVerify struct {
 // Help is shown by --help.
 func (ledgerVerify) Help() string {
 	return strings.TrimSpace(`
-Follows digests, hashes and chain in each file. Exits with 1 if one is not complete, or not what was sealed.
+Follows digests, hashes and chain in each file, and adds up its costs. Exits with 1 if one is not complete, or its digests are not
+those that were sealed. That each row is what its digest was made of takes a database; docs/finance.md has the query.
 
 Example:
   tollgate ledger verify /srv/ledger/2026-*.jsonl`)

@@ -168,7 +168,7 @@ func (a *archiver) month(ctx context.Context, m *pgstore.ArchiveMonth) (*Archive
 	return done, nil
 }
 
-// file makes sure that a month's file is complete and says the same as the seals. Whatever else is there stays as it is.
+// file makes sure that a month's file is complete and is, byte for byte, what the ledger has. Whatever else is there stays as it is.
 func (a *archiver) file(ctx context.Context, path string, m *pgstore.ArchiveMonth) (t archive.Trailer, found bool, err error) {
 	_, err = os.Stat(path)
 	switch {
@@ -195,6 +195,15 @@ func (a *archiver) file(ctx context.Context, path string, m *pgstore.ArchiveMont
 	}
 	if err := same(t, m); err != nil {
 		return t, found, fmt.Errorf("%s: %w\nHint: if it is of another database, or of before these rows were there, move it away and run this again", path, err)
+	}
+	if found { // what makes a digest takes PostgreSQL, so a file alone does not show that a row of it was changed
+		now, err := a.write(ctx, io.Discard, m)
+		if err != nil {
+			return t, found, err
+		}
+		if !bytes.Equal(now.SHA256, t.SHA256) {
+			return t, found, fmt.Errorf("%s: its rows are not those of the ledger\nHint: it was changed, or attributions were erased since; move it away and run this again", path)
+		}
 	}
 	return t, found, nil
 }

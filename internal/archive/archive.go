@@ -5,8 +5,9 @@
 //	{"row": {…}, "digest": "…"}             the rows of the block in the order in which they were hashed
 //	{"trailer": {…}}                        sums, the last block, and the SHA-256 of everything before this line
 //
-// A file is complete or it has another name, and it proves itself: the digests of its rows make the hashes of the blocks' parts,
-// these make the hashes of the blocks, and these the chain. Only what a digest is made of takes PostgreSQL (ledger.row_digest).
+// A file is complete or it has another name: the digests of its rows make the hashes of the blocks' parts, these make the hashes
+// of the blocks, and these the chain, and costs add up. That a row is what its digest was made of takes PostgreSQL
+// (ledger.row_digest); a file alone does not show it.
 package archive
 
 import (
@@ -89,6 +90,7 @@ type books struct {
 	block   *Block // nil: there was none yet
 	digests hash.Hash
 	rows    int64 // of the block's part
+	cost    int64 // of these
 	sums    Trailer
 }
 
@@ -111,7 +113,7 @@ func (b *books) begin(next Block) error {
 	}
 	b.block = &next
 	b.digests.Reset()
-	b.rows = 0
+	b.rows, b.cost = 0, 0
 	return nil
 }
 
@@ -127,12 +129,19 @@ func (b *Block) hash() []byte {
 }
 
 // row takes the next row of the block.
-func (b *books) row(digest Hash) error {
+func (b *books) row(r Row) error {
 	if b.block == nil {
 		return fmt.Errorf("a row is before the first block: %w", ErrSeal)
 	}
-	b.digests.Write(digest)
+	var money struct {
+		Cost *int64 `json:"cost"`
+	}
+	if err := json.Unmarshal(r.Row, &money); err != nil || money.Cost == nil {
+		return fmt.Errorf("a row of block %d has no cost: %w", b.block.Number, ErrSeal)
+	}
+	b.digests.Write(r.Digest)
 	b.rows++
+	b.cost += *money.Cost
 	return nil
 }
 
@@ -146,6 +155,9 @@ func (b *books) close() error {
 		if p.Month == b.month {
 			own = p
 		}
+	}
+	if own.Cost != b.cost {
+		return fmt.Errorf("block %d has rows of %s that cost %d together, and its part says %d: %w", b.block.Number, b.month, b.cost, own.Cost, ErrSeal)
 	}
 	if own.Rows != b.rows || !bytes.Equal(own.Hash, b.digests.Sum(nil)) {
 		return fmt.Errorf("block %d has %d rows of %s which are not the %d that were sealed: %w", b.block.Number, b.rows, b.month, own.Rows, ErrSeal)

@@ -54,7 +54,7 @@ func written(t require.TestingT, blocks []Block, digests [][]Hash) ([]byte, Trai
 	for i, b := range blocks {
 		require.NoError(t, w.Block(b))
 		for r, d := range digests[i] {
-			row := Row{Row: json.RawMessage(fmt.Sprintf(`{"n":%d,"who":"<&>"}`, r)), Digest: d}
+			row := Row{Row: json.RawMessage(fmt.Sprintf(`{"n":%d,"cost":100,"who":"<&>"}`, r)), Digest: d}
 			if r == 0 {
 				row.Attribution = json.RawMessage(`{"tags":{"a":"b"}}`)
 			}
@@ -79,7 +79,7 @@ func TestCheck_ReadsWhatWasWritten(t *testing.T) {
 	}, trailer)
 	body := text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1]
 	require.Equal(t, digest(string(body)), trailer.SHA256, "the checksum is of everything before the trailer's line")
-	require.Contains(t, string(text), `{"row":{"n":0,"who":"<&>"},"attribution":{"tags":{"a":"b"}},"digest":"`)
+	require.Contains(t, string(text), `{"row":{"n":0,"cost":100,"who":"<&>"},"attribution":{"tags":{"a":"b"}},"digest":"`)
 
 	text, trailer = written(t, nil, nil)
 	got, err = Check(bytes.NewReader(text))
@@ -116,6 +116,20 @@ func TestCheck_NoticesEveryChange(t *testing.T) {
 }
 
 // A writer refuses rows and blocks that are not those that were sealed, before the file is complete.
+// Costs are in no hash of a file, so they have to add up.
+func TestCheck_AddsUpCosts(t *testing.T) {
+	t.Parallel()
+	blocks, digests := chain(3)
+	text, _ := written(t, blocks, digests)
+	for _, change := range [][2]string{{`"n":1,"cost":100`, `"n":1,"cost":1`}, {`"rows":3,"cost":300`, `"rows":3,"cost":1`}} {
+		body, _, _ := strings.Cut(string(text), `{"trailer"`)
+		forged := strings.Replace(body, change[0], change[1], 1)
+		require.NotEqual(t, body, forged)
+		_, err := Check(strings.NewReader(forged + `{"trailer":{}}` + "\n"))
+		require.ErrorIs(t, err, ErrSeal)
+	}
+}
+
 func TestWriter_RefusesBrokenSeals(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(blocks []Block, digests [][]Hash) ([]Block, [][]Hash){
@@ -150,7 +164,7 @@ func TestWriter_RefusesBrokenSeals(t *testing.T) {
 					break
 				}
 				for _, d := range digests[i] {
-					require.NoError(t, w.Row(Row{Row: json.RawMessage(`{}`), Digest: d}))
+					require.NoError(t, w.Row(Row{Row: json.RawMessage(`{"cost":100}`), Digest: d}))
 				}
 			}
 			if err == nil {
@@ -161,7 +175,7 @@ func TestWriter_RefusesBrokenSeals(t *testing.T) {
 	}
 	w, err := NewWriter(io.Discard, Header{Format: Format, Month: "2026-01"})
 	require.NoError(t, err)
-	require.ErrorIs(t, w.Row(Row{Row: json.RawMessage(`{}`)}), ErrSeal, "a row of no block")
+	require.ErrorIs(t, w.Row(Row{Row: json.RawMessage(`{"cost":100}`)}), ErrSeal, "a row of no block")
 }
 
 func TestCheck_RefusesOtherFiles(t *testing.T) {

@@ -28,8 +28,8 @@ func Check(r io.Reader) (Trailer, error) {
 		var l struct {
 			Archive *Header  `json:"archive"`
 			Block   *Block   `json:"block"`
-			Digest  Hash     `json:"digest"`
 			Trailer *Trailer `json:"trailer"`
+			Row
 		}
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
 			return Trailer{}, fmt.Errorf("%w: %w", ErrIncomplete, err)
@@ -46,7 +46,7 @@ func Check(r io.Reader) (Trailer, error) {
 		case l.Trailer != nil:
 			return b.end(*l.Trailer, sum.Sum(nil), lines)
 		default:
-			if err := b.row(l.Digest); err != nil {
+			if err := b.row(l.Row); err != nil {
 				return Trailer{}, err
 			}
 		}

@@ -38,7 +38,7 @@ func (a *Writer) Block(b Block) error {
 
 // Row writes the next row of the block.
 func (a *Writer) Row(r Row) error {
-	if err := a.books.row(r.Digest); err != nil {
+	if err := a.books.row(r); err != nil {
 		return err
 	}
 	return a.write(r)

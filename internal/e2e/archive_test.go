@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -119,6 +122,9 @@ func TestLedgerArchive(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(first, whole[:len(whole)/2], 0o600))
 	require.Contains(t, fail(t, 1, owner, args(before)...), "this is no complete archive")
+	require.NoError(t, os.WriteFile(first, forged(t, whole), 0o600))
+	succeed(t, nil, "ledger", "verify", first) // no file shows by itself that a row is not the one that was sealed
+	require.Contains(t, fail(t, 1, owner, args(before)...), "its rows are not those of the ledger")
 	require.NoError(t, os.WriteFile(first, whole, 0o600))
 	unlock, err := archive.Lock(dir)
 	require.NoError(t, err)
@@ -164,4 +170,15 @@ func TestLedgerArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, len(done.Months), "nothing is written of it")
 	require.Contains(t, fail(t, 1, admin, "ledger", "check"), "does not agree")
+}
+
+// forged is an archive in which a row says something else, and the checksum is that of the file.
+func forged(t *testing.T, whole []byte) []byte {
+	t.Helper()
+	at := bytes.LastIndex(whole, []byte(`{"trailer"`))
+	body := bytes.Replace(whole[:at], []byte(`"model":"`), []byte(`"model":"x`), 1)
+	require.NotEqual(t, whole[:at], body)
+	was, is := sha256.Sum256(whole[:at]), sha256.Sum256(body)
+	trailer := bytes.Replace(whole[at:], hex.AppendEncode(nil, was[:]), hex.AppendEncode(nil, is[:]), 1)
+	return append(body, trailer...)
 }

@@ -102,7 +102,8 @@ func TestDev_KilledAtItsFirstStart(t *testing.T) {
 			a := next.announced(t)
 			got := demoChat(t, a)
 			require.Equal(t, http.StatusOK, got.status, "%s", got.body)
-			require.Len(t, spendOf(t, a), 1)
+			// On a busy machine the answer may be there before its settlement (ruling 31).
+			require.Eventually(t, func() bool { return len(spendOf(t, a)) == 1 }, 20*time.Second, 20*time.Millisecond)
 			requireGone(t, dir, next)
 		})
 	}
