@@ -371,3 +371,29 @@ type chatPromptDetails struct {
 type chatAnswerDetails struct {
 	ReasoningTokens count `json:"reasoning_tokens"`
 }
+
+// refused refuses what no target of another dialect gives: the answer would be another one than the client asked for.
+func (r *chatRequest) refused() error {
+	if given(r.N) && string(r.N) != "1" {
+		return refuse("n", "the target gives one choice")
+	}
+	if given(r.Modalities) && !isOnly(r.Modalities, "text") {
+		return refuse("modalities", "the target gives text alone")
+	}
+	for _, p := range []struct {
+		name  string
+		value raw
+		why   string
+	}{
+		{"audio", r.Audio, "the target gives text alone"},
+		{"logprobs", r.Logprobs, "the probabilities of the target's dialect, if it has any, are not translated"},
+		{"functions", r.Functions, "the target knows functions as tools alone"},
+		{"function_call", r.FunctionCall, "the target knows functions as tools alone: use tool_choice"},
+		{"web_search_options", r.WebSearchOptions, "the target cannot search by this parameter"},
+	} {
+		if !neutral(p.value) {
+			return refuse(p.name, "%s", p.why)
+		}
+	}
+	return nil
+}

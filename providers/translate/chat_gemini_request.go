@@ -28,39 +28,13 @@ func (chatToGemini) Request(body *jsonedit.Document, model string) ([]byte, []pr
 	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
 		return nil, nil, err
 	}
-	for _, step := range []func() error{t.refused, t.messages, t.tools, t.toolChoice, t.format, t.generation, t.dropped} {
+	for _, step := range []func() error{t.in.refused, t.messages, t.tools, t.toolChoice, t.format, t.generation, t.dropped} {
 		if err := step(); err != nil {
 			return nil, nil, err
 		}
 	}
 	out, err := encode(t.out)
 	return out, t.notes, err
-}
-
-// refused refuses what would make the answer another one than the client asked for.
-func (t *chatToGeminiRequest) refused() error {
-	if given(t.in.N) && string(t.in.N) != "1" {
-		return refuse("n", "several choices are not translated")
-	}
-	if given(t.in.Modalities) && !isOnly(t.in.Modalities, "text") {
-		return refuse("modalities", "only text is translated")
-	}
-	for _, p := range []struct {
-		name  string
-		value raw
-		why   string
-	}{
-		{"audio", t.in.Audio, "only text is translated"},
-		{"logprobs", t.in.Logprobs, "the probabilities of the target's dialect are not translated"},
-		{"functions", t.in.Functions, "the target knows functions as tools alone"},
-		{"function_call", t.in.FunctionCall, "the target knows functions as tools alone: use tool_choice"},
-		{"web_search_options", t.in.WebSearchOptions, "the target cannot search by this parameter"},
-	} {
-		if !neutral(p.value) {
-			return refuse(p.name, "%s", p.why)
-		}
-	}
-	return nil
 }
 
 // messages carries the conversation: instructions stand apart, and neighbours of one role become one turn.

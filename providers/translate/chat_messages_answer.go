@@ -92,7 +92,7 @@ func (a *chatFromMessages) Body(upstream []byte) ([]byte, error) {
 	a.begin(&in)
 	message := chatDelta{Role: "assistant"}
 	var texts, thoughts []raw
-	for i, block := range in.Content.blocks {
+	for i, block := range in.Content.parts {
 		switch block.Type {
 		case "text":
 			if isString(block.Text) {

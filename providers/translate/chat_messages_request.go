@@ -36,7 +36,7 @@ func (chatToMessages) Request(body *jsonedit.Document, model string) ([]byte, []
 	}
 	t.out.Model = quote(model)
 	for _, step := range []func() error{
-		t.refused, t.messages, t.tools, t.toolChoice, t.format, t.lengths, t.thinking, t.sampling, t.identity, t.dropped,
+		t.in.refused, t.messages, t.tools, t.toolChoice, t.format, t.lengths, t.thinking, t.sampling, t.identity, t.dropped,
 	} {
 		if err := step(); err != nil {
 			return nil, nil, err
@@ -44,32 +44,6 @@ func (chatToMessages) Request(body *jsonedit.Document, model string) ([]byte, []
 	}
 	out, err := encode(t.out)
 	return out, t.notes, err
-}
-
-// refused refuses what would make the answer another one than the client asked for.
-func (t *chatToMessagesRequest) refused() error {
-	if given(t.in.N) && string(t.in.N) != "1" {
-		return refuse("n", "the target gives one choice")
-	}
-	if given(t.in.Modalities) && !isOnly(t.in.Modalities, "text") {
-		return refuse("modalities", "the target gives text alone")
-	}
-	for _, p := range []struct {
-		name  string
-		value raw
-		why   string
-	}{
-		{"audio", t.in.Audio, "the target gives text alone"},
-		{"logprobs", t.in.Logprobs, "the target gives no probabilities"},
-		{"functions", t.in.Functions, "the target knows functions as tools alone"},
-		{"function_call", t.in.FunctionCall, "the target knows functions as tools alone: use tool_choice"},
-		{"web_search_options", t.in.WebSearchOptions, "the target cannot search by this parameter"},
-	} {
-		if !neutral(p.value) {
-			return refuse(p.name, "%s", p.why)
-		}
-	}
-	return nil
 }
 
 // isOnly reports whether v is an array of this one string.
@@ -132,7 +106,7 @@ func (t *chatToMessagesRequest) messages() error {
 				t.notes.add(at, "moved to the front where the target has its instructions")
 			}
 			if blocks, err = t.content(at, m.Content); err == nil {
-				t.out.System.blocks = append(t.out.System.blocks, marked(blocks, m.CacheControl)...)
+				t.out.System.parts = append(t.out.System.parts, marked(blocks, m.CacheControl)...)
 			}
 			if err != nil {
 				return err
@@ -167,10 +141,10 @@ func (t *chatToMessagesRequest) push(role string, blocks []messagesBlock) {
 		return
 	}
 	if n := len(t.out.Messages); n > 0 && t.out.Messages[n-1].Role == role {
-		t.out.Messages[n-1].Content.blocks = append(t.out.Messages[n-1].Content.blocks, blocks...)
+		t.out.Messages[n-1].Content.parts = append(t.out.Messages[n-1].Content.parts, blocks...)
 		return
 	}
-	t.out.Messages = append(t.out.Messages, messagesMessage{Role: role, Content: messagesContent{blocks: blocks}})
+	t.out.Messages = append(t.out.Messages, messagesMessage{Role: role, Content: messagesContent{parts: blocks}})
 }
 
 // marked puts a message's cache marker on its last block.
@@ -330,7 +304,7 @@ func (t *chatToMessagesRequest) toolResult(at string, m *chatMessage) ([]message
 	if err != nil {
 		return nil, err
 	}
-	block.Content.blocks = content
+	block.Content.parts = content
 	return []messagesBlock{block}, nil
 }
 
@@ -577,7 +551,7 @@ func (t *chatToMessagesRequest) adapt(effort string) messagesThinking {
 func (t *chatToMessagesRequest) lostThoughts() bool {
 	for i := len(t.out.Messages) - 1; i >= 0; i-- {
 		m := t.out.Messages[i]
-		first := m.Content.blocks[0].Type
+		first := m.Content.parts[0].Type
 		if m.Role == "assistant" {
 			return first != "thinking" && first != "redacted_thinking"
 		}

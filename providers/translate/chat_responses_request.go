@@ -21,7 +21,7 @@ func (chatToResponses) Request(body *jsonedit.Document, model string) ([]byte, [
 		return nil, nil, err
 	}
 	t.out.Model = quote(model)
-	for _, step := range []func() error{t.refused, t.messages, t.tools, t.toolChoice, t.format, t.parameters} {
+	for _, step := range []func() error{t.in.refused, t.unstoppable, t.messages, t.tools, t.toolChoice, t.format, t.parameters} {
 		if err := step(); err != nil {
 			return nil, nil, err
 		}
@@ -30,29 +30,10 @@ func (chatToResponses) Request(body *jsonedit.Document, model string) ([]byte, [
 	return out, t.notes, err
 }
 
-// refused refuses what would make the answer another one than the client asked for.
-func (t *chatToResponsesRequest) refused() error {
-	if given(t.in.N) && string(t.in.N) != "1" {
-		return refuse("n", "the target gives one choice")
-	}
-	if given(t.in.Modalities) && !isOnly(t.in.Modalities, "text") {
-		return refuse("modalities", "the target gives text alone")
-	}
-	for _, p := range []struct {
-		name  string
-		value raw
-		why   string
-	}{
-		{"stop", t.in.Stop, "the target does not stop at texts"},
-		{"audio", t.in.Audio, "the target gives text alone"},
-		{"logprobs", t.in.Logprobs, "the probabilities of the target's dialect are not translated"},
-		{"functions", t.in.Functions, "the target knows functions as tools alone"},
-		{"function_call", t.in.FunctionCall, "the target knows functions as tools alone: use tool_choice"},
-		{"web_search_options", t.in.WebSearchOptions, "the target cannot search by this parameter"},
-	} {
-		if !neutral(p.value) {
-			return refuse(p.name, "%s", p.why)
-		}
+// unstoppable refuses texts to stop at.
+func (t *chatToResponsesRequest) unstoppable() error {
+	if !neutral(t.in.Stop) {
+		return refuse("stop", "the target does not stop at texts")
 	}
 	return nil
 }

@@ -1,9 +1,6 @@
 package translate
 
-import (
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-)
+import ()
 
 // messagesRequest is a request of Anthropic's dialect, in the order in which it is written.
 type messagesRequest struct {
@@ -77,46 +74,15 @@ type messagesMessage struct {
 	Rest    raw             `json:",embed"`
 }
 
-// messagesContent is a text or a list of blocks. What is neither is kept as other: results of a provider's own tools.
-type messagesContent struct {
-	text   raw
-	blocks []messagesBlock
-	other  raw
-}
+// messagesContent is a text or a list of blocks. What is neither are results of a provider's own tools.
+type messagesContent = content[messagesBlock]
 
-// IsZero reports whether there is no content; json asks it.
-func (c messagesContent) IsZero() bool { return c.text == nil && c.blocks == nil && c.other == nil }
-
-// UnmarshalJSONFrom implements json.UnmarshalerFrom.
-func (c *messagesContent) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	switch dec.PeekKind() {
-	case '"':
-		return json.UnmarshalDecode(dec, &c.text)
-	case '[':
-		return json.UnmarshalDecode(dec, &c.blocks)
-	default:
-		return json.UnmarshalDecode(dec, &c.other)
-	}
-}
-
-// MarshalJSONTo implements json.MarshalerTo.
-func (c messagesContent) MarshalJSONTo(enc *jsontext.Encoder) error {
-	switch {
-	case c.text != nil:
-		return enc.WriteValue(c.text)
-	case c.other != nil:
-		return enc.WriteValue(c.other)
-	default:
-		return json.MarshalEncode(enc, c.blocks)
-	}
-}
-
-// list returns the content as blocks.
-func (c messagesContent) list() []messagesBlock {
+// blocksOf returns content as blocks.
+func blocksOf(c messagesContent) []messagesBlock {
 	if c.text != nil {
 		return []messagesBlock{{Type: "text", Text: c.text}}
 	}
-	return c.blocks
+	return c.parts
 }
 
 // messagesBlock is a block of any kind.

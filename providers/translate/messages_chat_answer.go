@@ -166,7 +166,7 @@ func (a *messagesFromChat) Body(upstream []byte) ([]byte, error) {
 	}
 	a.finished(&choice)
 	return encode(messagesAnswer{
-		ID: a.id, Type: "message", Role: "assistant", Model: a.model, Content: messagesContent{blocks: blocks},
+		ID: a.id, Type: "message", Role: "assistant", Model: a.model, Content: messagesContent{parts: blocks},
 		StopReason: a.stopOf(), StopSequence: a.matched, NativeReason: a.native, Usage: encoded,
 	})
 }

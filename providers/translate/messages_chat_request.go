@@ -47,7 +47,7 @@ func (t *messagesToChatRequest) system() error {
 	if given(t.in.System.other) {
 		return refuse("system", "it must be a string or an array of text blocks")
 	}
-	texts, err := t.texts("system", t.in.System.list())
+	texts, err := t.texts("system", blocksOf(t.in.System))
 	if err != nil || len(texts) == 0 {
 		return err
 	}
@@ -84,18 +84,18 @@ func (t *messagesToChatRequest) messages() error {
 		m := &t.in.Messages[i]
 		at := fmt.Sprintf("messages[%d]", i)
 		t.notes.unknown("messages[].", m.Rest)
-		if m.Content.text == nil && m.Content.blocks == nil {
+		if m.Content.text == nil && m.Content.parts == nil {
 			return refuse(at+".content", "it must be a string or an array of blocks")
 		}
 		var err error
 		switch m.Role {
 		case "user":
-			err = t.user(at, m.Content.list())
+			err = t.user(at, blocksOf(m.Content))
 		case "assistant":
-			err = t.assistant(at, m.Content.list())
+			err = t.assistant(at, blocksOf(m.Content))
 		case "system":
 			var texts []raw
-			if texts, err = t.texts(at+".content", m.Content.list()); err == nil && len(texts) > 0 {
+			if texts, err = t.texts(at+".content", blocksOf(m.Content)); err == nil && len(texts) > 0 {
 				t.out.Messages = append(t.out.Messages, chatMessage{Role: m.Role, Content: chatContent{text: joined(texts, `\n\n`)}})
 			}
 		default:
@@ -220,7 +220,7 @@ func (t *messagesToChatRequest) document(at string, block *messagesBlock) ([]cha
 		for _, text := range heading {
 			parts = append(parts, chatPart{Type: "text", Text: text})
 		}
-		for i, inner := range source.Content.list() {
+		for i, inner := range blocksOf(source.Content) {
 			part, err := t.part(fmt.Sprintf("%s.source.content[%d]", at, i), &inner)
 			if err != nil {
 				return nil, err
@@ -249,7 +249,7 @@ func (t *messagesToChatRequest) toolResult(at string, block *messagesBlock) (ima
 		return nil, refuse(at+".content", "it must be a string or an array of blocks")
 	}
 	var texts []raw
-	for i, inner := range block.Content.list() {
+	for i, inner := range blocksOf(block.Content) {
 		here := fmt.Sprintf("%s.content[%d]", at, i)
 		if inner.Type == "text" {
 			t.noted("messages[].content[].content[].", &inner)

@@ -104,41 +104,10 @@ const (
 )
 
 // responsesContent is a text or a list of parts.
-type responsesContent struct {
-	text  raw
-	parts []responsesPart
-	other raw
-}
+type responsesContent = content[responsesPart]
 
-// IsZero reports whether there is no content; json asks it.
-func (c responsesContent) IsZero() bool { return c.text == nil && c.parts == nil && c.other == nil }
-
-// UnmarshalJSONFrom implements json.UnmarshalerFrom.
-func (c *responsesContent) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	switch dec.PeekKind() {
-	case '"':
-		return json.UnmarshalDecode(dec, &c.text)
-	case '[':
-		return json.UnmarshalDecode(dec, &c.parts)
-	default:
-		return json.UnmarshalDecode(dec, &c.other)
-	}
-}
-
-// MarshalJSONTo implements json.MarshalerTo.
-func (c responsesContent) MarshalJSONTo(enc *jsontext.Encoder) error {
-	switch {
-	case c.text != nil:
-		return enc.WriteValue(c.text)
-	case c.other != nil:
-		return enc.WriteValue(c.other)
-	default:
-		return json.MarshalEncode(enc, c.parts)
-	}
-}
-
-// list returns the content as parts.
-func (c responsesContent) list() []responsesPart {
+// partsOf returns content as parts.
+func partsOf(c responsesContent) []responsesPart {
 	if c.text != nil {
 		return []responsesPart{{Type: "input_text", Text: c.text}}
 	}

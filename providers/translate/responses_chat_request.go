@@ -185,7 +185,7 @@ func textOf(parts []chatPart, separator string) raw {
 // parts translates a content. Empty texts say nothing and are left out.
 func (t *responsesToChatRequest) parts(at string, c responsesContent) ([]chatPart, error) {
 	var parts []chatPart
-	for i, part := range c.list() {
+	for i, part := range partsOf(c) {
 		here := fmt.Sprintf("%s.content[%d]", at, i)
 		t.notes.unknown("input[].content[].", part.Rest)
 		switch part.Type {

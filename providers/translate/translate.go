@@ -295,6 +295,40 @@ func (f *frames) flush(w io.Writer) error {
 	return err
 }
 
+// content is a text or a list of parts; what is neither is kept as it is.
+type content[P any] struct {
+	text  raw
+	parts []P
+	other raw
+}
+
+// IsZero reports whether there is no content; json asks it.
+func (c content[P]) IsZero() bool { return c.text == nil && c.parts == nil && c.other == nil }
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (c *content[P]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	switch dec.PeekKind() {
+	case '"':
+		return json.UnmarshalDecode(dec, &c.text)
+	case '[':
+		return json.UnmarshalDecode(dec, &c.parts)
+	default:
+		return json.UnmarshalDecode(dec, &c.other)
+	}
+}
+
+// MarshalJSONTo implements json.MarshalerTo.
+func (c content[P]) MarshalJSONTo(enc *jsontext.Encoder) error {
+	switch {
+	case c.text != nil:
+		return enc.WriteValue(c.text)
+	case c.other != nil:
+		return enc.WriteValue(c.other)
+	default:
+		return json.MarshalEncode(enc, c.parts)
+	}
+}
+
 // decodeEvent reads the data of an event. ok is false where it carries nothing: no data, null, [DONE].
 func decodeEvent(ev sse.Event, into any) (ok bool, err error) {
 	data := bytes.TrimSpace(ev.Data)
