@@ -16,6 +16,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/archive"
 	"github.com/tollgate-gateway/tollgate/internal/money"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/internal/wholefile"
 )
 
 // ArchiveOptions say what of the ledger goes to files.
@@ -183,7 +184,7 @@ func (a *archiver) file(ctx context.Context, path string, m *pgstore.ArchiveMont
 	case a.options.DryRun:
 		t, err = a.write(ctx, io.Discard, m)
 	default:
-		err = archive.Create(path, func(w io.Writer) (err error) {
+		err = wholefile.Write(path, func(w io.Writer) (err error) {
 			if t, err = a.write(ctx, w, m); err == nil {
 				err = same(t, m)
 			}

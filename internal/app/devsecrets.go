@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/seal"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
+	"github.com/tollgate-gateway/tollgate/internal/wholefile"
 )
 
 // devSecrets are what `tollgate dev` makes at its first start and keeps in secrets.env, so that the second start, and
@@ -91,11 +93,8 @@ func (s *devSecrets) save() error {
 			fmt.Fprintf(&b, "%s=%s\n", name, m.Reveal())
 		}
 	}
-	next := s.file + ".new"
-	if err := os.WriteFile(next, b.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("write secrets: %w", err)
-	}
-	if err := os.Rename(next, s.file); err != nil {
+	err := wholefile.Write(s.file, func(w io.Writer) error { _, err := w.Write(b.Bytes()); return err })
+	if err != nil {
 		return fmt.Errorf("write secrets: %w", err)
 	}
 	return nil

@@ -190,32 +190,6 @@ func TestCheck_RefusesOtherFiles(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A file is complete or not there. What a run that was cut off has left is no obstacle.
-func TestCreate_AllOrNothing(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "2026-01.jsonl")
-	left := filepath.Join(dir, ".2026-01.jsonl.partial")
-	fault := errors.New("half of it")
-	require.ErrorIs(t, Create(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, strings.Repeat("x", 2*fileBuffer))
-		require.NoError(t, err)
-		require.FileExists(t, left)
-		require.NoFileExists(t, path)
-		return fault
-	}), fault)
-	require.NoFileExists(t, path)
-	require.NoFileExists(t, left)
-
-	require.NoError(t, os.WriteFile(left, []byte(strings.Repeat("of a process that was killed", 100)), 0o600))
-	require.NoError(t, Create(path, func(w io.Writer) error { _, err := io.WriteString(w, "whole"); return err }))
-	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "whole", string(got))
-	require.NoFileExists(t, left)
-	require.ErrorIs(t, Create(filepath.Join(dir, "none", "x"), nil), os.ErrNotExist)
-}
-
 func TestLock_OneAtATime(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "made", "here")

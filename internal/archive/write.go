@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
@@ -9,8 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
-	"path/filepath"
 )
 
 // Writer writes one file. Methods are called in the order of the file's lines.
@@ -70,45 +67,6 @@ func (a *Writer) write(v any) error {
 	a.bytes += int64(n)
 	if err != nil {
 		return fmt.Errorf("write archive: %w", err)
-	}
-	return nil
-}
-
-// fileBuffer is how many bytes go to the disk at once.
-const fileBuffer = 1 << 20
-
-// Create writes a file that is complete and on the disk, or not there: fill writes it under another name, which it loses when
-// everything is flushed. Two must not write the same file at once. An existing file is replaced.
-func Create(path string, fill func(io.Writer) error) (err error) {
-	dir, name := filepath.Split(path)
-	partial := filepath.Join(dir, "."+name+".partial")
-	file, err := os.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the operator names it
-	if err != nil {
-		return fmt.Errorf("create archive: %w", err)
-	}
-	out := bufio.NewWriterSize(file, fileBuffer)
-	err = fill(out)
-	if err == nil {
-		err = errors.Join(out.Flush(), file.Sync())
-	}
-	err = errors.Join(err, file.Close())
-	if err != nil {
-		return errors.Join(err, os.Remove(partial))
-	}
-	if err := os.Rename(partial, path); err != nil {
-		return fmt.Errorf("name archive: %w", err)
-	}
-	return syncDirectory(filepath.Dir(path))
-}
-
-// syncDirectory makes the names in a directory outlive a crash.
-func syncDirectory(path string) error {
-	d, err := os.Open(path) //nolint:gosec // the operator names it
-	if err != nil {
-		return fmt.Errorf("open directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("flush directory: %w", err)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ const module = "github.com/tollgate-gateway/tollgate"
 var leaves = []string{
 	"internal/apikey", "internal/config", "internal/ids", "internal/jsonedit", "internal/jsonscan", "internal/lognames", "internal/money",
 	"internal/pricebook", "internal/prompt", "internal/seal", "internal/secret", "internal/sse", "internal/version",
+	"internal/wholefile",
 }
 
 // borders says what the code of a folder may import of this module, besides the leaves. The longest matching folder counts.

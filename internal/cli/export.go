@@ -5,16 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/tollgate-gateway/tollgate/internal/wholefile"
 )
 
 type exportCommand struct {
@@ -50,30 +49,7 @@ func (c *exportCommand) Run(ctx context.Context, k *kong.Context) error {
 	if c.To == "" {
 		return c.stream(ctx, query, k.Stdout, k.Stderr)
 	}
-	return replace(c.To, func(w io.Writer) error { return c.stream(ctx, query, w, k.Stderr) })
-}
-
-// replace writes a file that is whole, or leaves what is there as it was. What is no file, such as a pipe, is written as it is.
-func replace(path string, fill func(io.Writer) error) error {
-	partial := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		partial = path
-	}
-	file, err := os.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the user names it
-	if err != nil {
-		return fmt.Errorf("write export: %w", err)
-	}
-	err = errors.Join(fill(file), file.Close())
-	switch {
-	case partial == path:
-		return err
-	case err != nil:
-		return errors.Join(err, os.Remove(partial))
-	}
-	if err := os.Rename(partial, path); err != nil {
-		return fmt.Errorf("name export: %w", err)
-	}
-	return nil
+	return wholefile.Write(c.To, func(w io.Writer) error { return c.stream(ctx, query, w, k.Stderr) })
 }
 
 // stream copies an export, looks for its end, and remarks on what it says.
