@@ -21,7 +21,8 @@ func sound() *Sample {
 	return &Sample{
 		Replicas: 4, Offered: 500, Connections: 512, Requests: 5000, Observations: 5000, Elapsed: 10, Completed: 500,
 		Admitted: 4000, Refused: 1000, InFlight: 8,
-		Queue: Percentiles{P95: 100}, Scheduling: Percentiles{P95: 100},
+		Queue: Percentiles{1, 100, 120, 130}, Scheduling: Percentiles{1, 100, 120, 130},
+		HTTP: Percentiles{3, 120, 140, 160}, FirstByte: Percentiles{3, 120, 140, 160}, Limiter: &Percentiles{1, 2, 3, 4},
 		Limits: []Limit{
 			{Name: "rate limit", Capacity: 90, Refill: 360, Offered: 4500, Admitted: 3690, InFlight: 8, Elapsed: 10, Sending: 10},
 			{Name: "budget", Capacity: 400.5, Offered: 500, Admitted: 400, InFlight: 2, Elapsed: 10, Sending: 10},
@@ -125,7 +126,7 @@ func TestReport_PassesOnlyWithSamplesThatAllPassed(t *testing.T) {
 func TestReport_ReadsWhatItPrinted(t *testing.T) {
 	t.Parallel()
 	slow := sound()
-	slow.Queue.P95 = 500
+	slow.Queue = Percentiles{1, 500, 500, 500}
 	report := &Report{Samples: []Judged{{*sound(), Judge(sound())}, {*slow, Judge(slow)}}}
 	text, err := json.Marshal(report)
 	require.NoError(t, err)
@@ -203,6 +204,20 @@ func TestReadReport_WantsEveryMember(t *testing.T) {
 		require.NoError(t, err)
 		_, err = ReadReport(bytes.NewReader(without))
 		require.ErrorContains(t, err, name)
+	}
+	// Taken away, below zero, or beyond what the other members leave possible.
+	for _, c := range [][2]string{
+		{`"p95": 0.4, `, ``}, {`"p95": 2200`, `"p95": -1`}, {`"p50": 870, "p95": 2200`, `"p50": 870, "p95": 0`},
+		{`"limiter_ms": {"p50": 264, "p95": 377, "p99": 421, "max": 486}`, `"limiter_ms": {"p50": 264, "p95": 1e15, "p99": 1e15, "max": 1e15}`},
+		{`"foreign_cpu_percent": 1.4,`, ``}, {`"foreign_cpu_percent": 1.4`, `"foreign_cpu_percent": -1`},
+		{`"capacity": 90, `, ``}, {`"offered": 4500, `, ``}, {`"offered": 4500`, `"offered": 1`}, {`"elapsed_s": 10.776,`, `"elapsed_s": 0,`},
+		{`"in_flight_peak": 461, "elapsed_s": 10.776`, `"in_flight_peak": 461, "elapsed_s": 1e15`}, {`"in_flight_peak": 461`, `"in_flight_peak": 1000000`},
+		{`"completed_rps": 464`, `"completed_rps": 1e15`}, {`"replicas": 4`, `"replicas": -1`},
+	} {
+		edited := strings.Replace(string(text), c[0], c[1], 1)
+		require.NotEqual(t, string(text), edited, c[0])
+		_, err = ReadReport(strings.NewReader(edited))
+		require.ErrorContains(t, err, "sample 1: ", "%s", c)
 	}
 	for _, bad := range []string{"{}", "null", string(text) + "x", string(text) + "{}"} {
 		_, err = ReadReport(strings.NewReader(bad))

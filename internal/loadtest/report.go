@@ -1,64 +1,13 @@
 package loadtest
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"strings"
 	"text/tabwriter"
 )
 
 const maxReport = 16 << 20 // bytes
-
-// Faults of a report that is not one.
-var (
-	errTrailing  = errors.New("more follows after the report")
-	errNoSamples = errors.New("report has no samples")
-)
-
-// ReadReport reads a report as it was printed in JSON, and judges its samples anew. Every member of a sample must be there: what
-// was not measured cannot be passed.
-func ReadReport(r io.Reader) (*Report, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxReport))
-	if err != nil {
-		return nil, fmt.Errorf("read report: %w", err)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	var report Report
-	if err := decoder.Decode(&report); err != nil {
-		return nil, fmt.Errorf("read report: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read report: %w", errTrailing)
-	}
-	if len(report.Samples) == 0 {
-		return nil, fmt.Errorf("read report: %w", errNoSamples)
-	}
-	var told struct {
-		Samples []map[string]json.RawMessage `json:"samples"`
-	}
-	if err := json.Unmarshal(text, &told); err != nil {
-		return nil, fmt.Errorf("read report: %w", err)
-	}
-	for i, members := range told.Samples {
-		for _, field := range reflect.VisibleFields(reflect.TypeFor[Sample]()) {
-			name, option, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if _, there := members[name]; !there && option == "" {
-				return nil, fmt.Errorf("read report: sample %d has no %s", i+1, name) //nolint:err113 // for who wrote it
-			}
-		}
-	}
-	for i := range report.Samples {
-		s := &report.Samples[i]
-		s.Judgement = Judge(&s.Sample)
-	}
-	report.Pass = pass(report.Samples)
-	return &report, nil
-}
 
 // WriteTable writes the report for people: a line for each sample, and under it why it did not pass.
 func (r *Report) WriteTable(w io.Writer) error {
