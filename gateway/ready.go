@@ -11,10 +11,18 @@ func (g *Gateway) Readiness() error {
 	if g.life.isDraining() {
 		return errDraining
 	}
-	if _, err := g.catalogs.Current(); err == nil {
-		g.loaded.Store(true)
-	} else if !g.loaded.Load() {
+	return g.begun()
+}
+
+// begun says why calls cannot be served yet: the configuration was not read once, since the database is away or not as it must
+// be. Later its age is each call's affair.
+func (g *Gateway) begun() error {
+	if g.loaded.Load() {
+		return nil
+	}
+	if _, err := g.catalogs.Current(); err != nil {
 		return err
 	}
+	g.loaded.Store(true)
 	return nil
 }

@@ -102,7 +102,13 @@ func notServed(err error) error {
 
 // enter is the first thing that sees a request.
 func (g *Gateway) enter(w http.ResponseWriter, r *http.Request) {
-	if err := admissible(r); err != nil {
+	err := admissible(r)
+	if err == nil {
+		if why := g.begun(); why != nil {
+			err = orUnavailable(why)
+		}
+	}
+	if err != nil {
 		c := g.newCall(nil, w, r)
 		defer c.hangUp()
 		defer c.finish()

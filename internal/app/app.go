@@ -275,6 +275,9 @@ func (a *App) Run(told context.Context, started func() error) (err error) {
 		return context.Cause(ctx)
 	}
 	launch("operations", a.ops.serve)
+	if a.traffic != nil {
+		launch(a.traffic.name, a.traffic.serve) // until the configuration was read every call gets the typed 503
+	}
 	defer func() {
 		err = errors.Join(err, a.stop())
 		end()
@@ -293,10 +296,8 @@ func (a *App) Run(told context.Context, started func() error) (err error) {
 	if err := a.firstCatalog(ctx); err != nil {
 		return ended() // before it began
 	}
-	for _, l := range []*listener{a.traffic, a.controlPlane} {
-		if l != nil {
-			launch(l.name, l.serve)
-		}
+	if a.controlPlane != nil {
+		launch(a.controlPlane.name, a.controlPlane.serve)
 	}
 	if started != nil {
 		if err := started(); err != nil {

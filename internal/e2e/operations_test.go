@@ -291,9 +291,13 @@ func TestA21_GatewayRefusesPrivilegedRolesAndWrongSecrets(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, fleetOptions{})
 	for _, role := range []string{"tollgate_control", "postgres"} {
-		ops := freeAddress(t)
-		r := spawn(t, append(f.env, "DATABASE_URL="+as(f.dsn, role)), serveGateway(ops)...)
+		ops, traffic := freeAddress(t), freeAddress(t)
+		r := spawn(t, append(f.env, "DATABASE_URL="+as(f.dsn, role)), serveGateway(ops, "--listen", traffic)...)
 		waitUntilReady(t, "http://"+ops, http.StatusServiceUnavailable, "role "+role+" may do more than the data plane needs")
+		early := &process{baseURL: "http://" + traffic}
+		refused := must(t)(early.call(t.Context(), "sk-tg-any", "/v1/chat/completions", helloChat))
+		require.Equal(t, http.StatusServiceUnavailable, refused.status, "whoever calls all the same is not left waiting")
+		require.Equal(t, "data_store_unavailable", refused.code())
 		require.Empty(t, r.stdout.String(), "it does not say that it serves")
 		require.Equal(t, 0, r.terminate(t, 20*time.Second), r.out.String())
 	}
