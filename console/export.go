@@ -170,7 +170,8 @@ func (t *table) head() error {
 	if err := t.csv.Write(head); err != nil {
 		return fmt.Errorf("write head: %w", err)
 	}
-	return nil
+	t.csv.Flush() // of an export without rows the checksum is of the head
+	return t.csv.Error()
 }
 
 func (t *table) rows(page []governance.SpendRow) error {

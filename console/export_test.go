@@ -56,6 +56,7 @@ func TestF188_ExportsEndWithATrailer(t *testing.T) {
 	t.Parallel()
 	source := &reel{pages: [][]governance.SpendRow{exportedRows("plain", "=cmd()|x"), exportedRows("@a", `q"u,o`+"\nte")}}
 	e := newEnv(t, func(o *Options) { o.Exports = source })
+	rows := int64(4)
 	check := func(text, begins string) trailer {
 		i := strings.LastIndex(strings.TrimSuffix(text, "\n"), "\n") + 1
 		require.True(t, strings.HasPrefix(text[i:], begins), text[i:])
@@ -63,7 +64,7 @@ func TestF188_ExportsEndWithATrailer(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(strings.TrimSuffix(strings.TrimPrefix(text[i:], begins), map[bool]string{true: "}\n", false: "\n"}[begins[0] == '{'])), &end))
 		sum := sha256.Sum256([]byte(text[:i]))
 		require.Equal(t, hex.EncodeToString(sum[:]), end.SHA256)
-		require.Equal(t, int64(4), end.Rows)
+		require.Equal(t, rows, end.Rows)
 		require.Equal(t, "1.5", end.CostUSD)
 		require.Equal(t, int64(3), end.Unsealed)
 		require.Equal(t, int64(5), end.Dropped)
@@ -95,7 +96,10 @@ func TestF188_ExportsEndWithATrailer(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(lines[1]), &row))
 	require.Equal(t, "=cmd()|x", row.Key.Name, "JSON is no spreadsheet")
 
-	source.pages = nil
+	source.pages, rows = nil, 0
+	for format, begins := range map[string]string{"csv": "# trailer ", "jsonl": `{"trailer":`} {
+		check(e.do(e.request(http.MethodGet, "/spend/export?format="+format, nil)).text, begins)
+	}
 	source.fails = errors.New("torn")
 	a = e.do(e.request(http.MethodGet, "/spend/export", nil))
 	require.Equal(t, http.StatusInternalServerError, a.status, "nothing was sent yet")
