@@ -207,12 +207,20 @@ func TestReadReport_WantsEveryMember(t *testing.T) {
 	}
 	// Taken away, below zero, or beyond what the other members leave possible.
 	for _, c := range [][2]string{
-		{`"p95": 0.4, `, ``}, {`"p95": 2200`, `"p95": -1`}, {`"p50": 870, "p95": 2200`, `"p50": 870, "p95": 0`},
+		{`"p95": 0.4, `, ``},
+		{`"p95": 2200`, `"p95": -1`},
+		{`"p50": 870, "p95": 2200`, `"p50": 870, "p95": 0`},
 		{`"limiter_ms": {"p50": 264, "p95": 377, "p99": 421, "max": 486}`, `"limiter_ms": {"p50": 264, "p95": 1e15, "p99": 1e15, "max": 1e15}`},
-		{`"foreign_cpu_percent": 1.4,`, ``}, {`"foreign_cpu_percent": 1.4`, `"foreign_cpu_percent": -1`},
-		{`"capacity": 90, `, ``}, {`"offered": 4500, `, ``}, {`"offered": 4500`, `"offered": 1`}, {`"elapsed_s": 10.776,`, `"elapsed_s": 0,`},
-		{`"in_flight_peak": 461, "elapsed_s": 10.776`, `"in_flight_peak": 461, "elapsed_s": 1e15`}, {`"in_flight_peak": 461`, `"in_flight_peak": 1000000`},
-		{`"completed_rps": 464`, `"completed_rps": 1e15`}, {`"replicas": 4`, `"replicas": -1`},
+		{`"foreign_cpu_percent": 1.4,`, ``},
+		{`"foreign_cpu_percent": 1.4`, `"foreign_cpu_percent": -1`},
+		{`"capacity": 90, `, ``},
+		{`"offered": 4500, `, ``},
+		{`"offered": 4500`, `"offered": 1`},
+		{`"elapsed_s": 10.776,`, `"elapsed_s": 0,`},
+		{`"in_flight_peak": 461, "elapsed_s": 10.776`, `"in_flight_peak": 461, "elapsed_s": 1e15`},
+		{`"in_flight_peak": 461`, `"in_flight_peak": 1000000`},
+		{`"completed_rps": 464`, `"completed_rps": 1e15`},
+		{`"replicas": 4`, `"replicas": -1`},
 	} {
 		edited := strings.Replace(string(text), c[0], c[1], 1)
 		require.NotEqual(t, string(text), edited, c[0])

@@ -1,7 +1,5 @@
 package translate
 
-import ()
-
 // messagesRequest is a request of Anthropic's dialect, in the order in which it is written.
 type messagesRequest struct {
 	Model             raw               `json:"model,omitzero"`
