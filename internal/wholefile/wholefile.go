@@ -20,6 +20,9 @@ func Write(path string, fill func(io.Writer) error) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return stream(path, fill)
 	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // a link stays one
+	}
 	dir, name := filepath.Split(path)
 	partial := filepath.Join(dir, "."+name+".partial")
 	file, err := os.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the caller's user names it

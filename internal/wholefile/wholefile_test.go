@@ -55,3 +55,15 @@ func TestWrite_WhatIsNoFile(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, info.Mode().IsRegular(), "it is still what it was")
 }
+
+func TestWrite_ThroughALink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(path, []byte("earlier"), 0o600))
+	require.NoError(t, os.Symlink(path, link))
+	require.NoError(t, wholefile.Write(link, func(w io.Writer) error { _, err := io.WriteString(w, "whole"); return err }))
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(got))
+}
