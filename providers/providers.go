@@ -28,6 +28,10 @@ const (
 	AnthropicCountTokens Dialect = "anthropic/count_tokens" //nolint:gosec // no credential
 
 	GeminiGenerate Dialect = "gemini/generate" // generateContent, and streamGenerateContent with alt=sse
+
+	BedrockConverse Dialect = "bedrock/converse" // Converse, and ConverseStream in Amazon's event stream
+
+	CohereRerank Dialect = "cohere/rerank" // v2/rerank
 )
 
 // Provider reaches one kind of upstream. It is transport alone: it touches no byte of a body.
