@@ -68,6 +68,7 @@ type setup struct {
 	targets   []*governance.Target
 	limits    []*governance.Limit
 	principal governance.Principal
+	colleague governance.Principal // whom otherKey belongs to, if there is one
 	dial      func(context.Context, string, string, syscall.RawConn) error
 
 	translators []providers.Translator
@@ -143,7 +144,11 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 		s.model("m", "small")
 	}
 	s.catalogs = &catalogs{current: governance.NewCatalog(1, time.Now(), s.models, s.targets, s.limits)}
-	chain := append([]gateway.Link{{Plugin: keys{demoKey: s.principal, foreignKey: s.principal}}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
+	known := keys{demoKey: s.principal, foreignKey: s.principal}
+	if s.colleague.Key.Num != 0 {
+		known[otherKey] = s.colleague
+	}
+	chain := append([]gateway.Link{{Plugin: known}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
 		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New(), anthropic.New()}, Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
 		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,

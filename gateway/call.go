@@ -50,12 +50,14 @@ type call struct {
 	bytesOut   int64
 	notOurs    time.Duration // time that the client and the upstreams took
 	overhead   time.Duration
-	admission  time.Duration // of all attempts: what the limits took
-	stream     stream        // of an answer that is one
-	until      time.Time     // end of the upstreams' time
-	writeUntil time.Time     // write deadline as last set
-	values     []string      // room for values of the answer's headers
-	abort      bool          // the connection must end without a clean end
+	admission  time.Duration   // of all attempts: what the limits took
+	stream     stream          // of an answer that is one
+	copy       *transcript     // of the answer, for a cache; nil: none is wanted
+	hit        *plugins.Answer // from the cache; nil: the call is forwarded
+	until      time.Time       // end of the upstreams' time
+	writeUntil time.Time       // write deadline as last set
+	values     []string        // room for values of the answer's headers
+	abort      bool            // the connection must end without a clean end
 }
 
 // newCall begins a call: from here on it has an id, which every answer carries.
@@ -63,7 +65,7 @@ func (g *Gateway) newCall(rt *route, w http.ResponseWriter, r *http.Request) *ca
 	c := &call{g: g, route: rt, w: w, r: r, rc: http.NewResponseController(w), anthropic: speaksAnthropic(rt, r)}
 	c.ID = ids.New(g.now())
 	c.Received = time.Now()
-	c.Header = r.Header
+	c.Header, c.Query = r.Header, r.URL.RawQuery
 	c.RemoteIP = r.RemoteAddr
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		c.RemoteIP = host
@@ -176,6 +178,11 @@ func (c *call) serveModel() error {
 	}
 	if c.wishes.dryRun {
 		return c.answerDryRun()
+	}
+	if len(c.g.chain.caches) > 0 {
+		if hit := c.lookUp(); hit != nil {
+			return c.answerAgain(hit)
+		}
 	}
 	return c.forward()
 }
@@ -333,6 +340,7 @@ func (c *call) write(b []byte) error {
 		}
 		written, err := c.w.Write(b[:n]) //nolint:gosec // no page: JSON, and streams of it
 		c.bytesOut += int64(written)
+		c.copy.add(b[:written])
 		if err != nil {
 			return err
 		}

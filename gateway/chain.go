@@ -56,6 +56,7 @@ type chain struct {
 	chargers       []stage[plugins.Charger]
 	observers      []stage[plugins.StreamObserver]
 	eventGuards    []stage[plugins.StreamGuard]
+	caches         []stage[plugins.AnswerCache]
 	recorders      []stage[plugins.Recorder]
 
 	log       zerolog.Logger
@@ -99,11 +100,15 @@ func newChain(links []Link, log zerolog.Logger, metrics plugins.Registry) (*chai
 		stages += add(&ch.guards, i, l.Plugin)
 		stages += add(&ch.observers, i, l.Plugin)
 		stages += add(&ch.eventGuards, i, l.Plugin)
+		stages += add(&ch.caches, i, l.Plugin)
 		stages += add(&ch.recorders, i, l.Plugin)
 		if stages == 0 {
 			return nil, fmt.Errorf("plugin %s takes part in no stage", id)
 		}
 		ch.links = append(ch.links, l)
+	}
+	if len(ch.caches) > 1 {
+		return nil, errors.New("the chain has two caches of answers")
 	}
 	if len(ch.authenticators) == 0 || len(ch.resolvers) == 0 {
 		return nil, errors.New("the chain needs an authenticator and a resolver")
@@ -126,6 +131,7 @@ func (ch *chain) print(w io.Writer) error {
 	line(p, "authenticate", ch.authenticators)
 	line(p, "resolve", ch.resolvers)
 	line(p, "guard", ch.guards)
+	line(p, "cache answers", ch.caches)
 	line(p, "charge", ch.chargers)
 	line(p, "guard events", ch.eventGuards)
 	line(p, "observe events", ch.observers)

@@ -59,6 +59,7 @@ func (c *call) finish() {
 	case c.err != nil && !left:
 		c.refuse()
 	}
+	c.keepAnswer()
 	c.g.chain.finish(c, c.err)
 	if c.claimed {
 		c.unclaim()

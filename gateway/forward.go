@@ -110,7 +110,11 @@ func passesOn(err error) bool {
 func (c *call) reserve(t *governance.Target) (*attempt, error) {
 	for renewed := false; ; renewed = true {
 		c.Target = t
-		a, request, err := c.plan()
+		plan := c.plan
+		if c.hit != nil {
+			plan = c.planAgain
+		}
+		a, request, err := plan()
 		if err != nil {
 			return nil, err
 		}
@@ -208,18 +212,7 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	a.ending = governance.Ending{ID: a.id, Reserved: estimate, Price: t.Price, OutputRate: t.OutputRate}
 	request := governance.ReserveRequest{
 		ID: a.id, Estimate: estimate, Holds: holds, HardExpiry: c.g.cfg.Unary + c.g.cfg.ExpiryMargin,
-		Origin: governance.Origin{
-			RequestID: c.ID, Attempt: number,
-			Organization: c.Principal.Organization, Team: c.Principal.Team, Key: c.Principal.Key, User: c.Principal.User,
-			EndUser: c.EndUserNum, Route: c.Route, Model: c.Model, Provider: t.Provider.Name,
-			UpstreamModel: t.UpstreamModel, TargetNum: t.Num, Unpriced: c.Demand.Unpriced(t),
-		},
-	}
-	if c.Resolved.Model != nil {
-		request.Origin.ModelNum = c.Resolved.Model.Num
-	}
-	if t.Price != nil {
-		request.Origin.PriceNum = t.Price.Num
+		Origin: c.origin(t, number),
 	}
 	if c.Stream {
 		request.HardExpiry = c.g.cfg.StreamExpiry
@@ -232,6 +225,23 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	}
 	carryRequests(c.kept, holds)
 	return a, request, nil
+}
+
+// origin says whose attempt it is.
+func (c *call) origin(t *governance.Target, number int) governance.Origin {
+	o := governance.Origin{
+		RequestID: c.ID, Attempt: number,
+		Organization: c.Principal.Organization, Team: c.Principal.Team, Key: c.Principal.Key, User: c.Principal.User,
+		EndUser: c.EndUserNum, Route: c.Route, Model: c.Model, Provider: t.Provider.Name,
+		UpstreamModel: t.UpstreamModel, TargetNum: t.Num, Unpriced: c.Demand.Unpriced(t),
+	}
+	if c.Resolved.Model != nil {
+		o.ModelNum = c.Resolved.Model.Num
+	}
+	if t.Price != nil {
+		o.PriceNum = t.Price.Num
+	}
+	return o
 }
 
 // aboutTarget lets another target be tried where a plugin refused this one for its price.

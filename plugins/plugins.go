@@ -14,6 +14,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/internal/money"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
 )
@@ -72,6 +73,7 @@ type Call struct {
 	Route      string // the route's name, e.g. chat.completions
 	Received   time.Time
 	Header     http.Header
+	Query      string // of the request's URL, as it came
 	RemoteIP   string
 	Credential secret.String
 	Body       *jsonedit.Document // nil where the route takes none, and once a stream has begun
@@ -82,6 +84,7 @@ type Call struct {
 	Tags       map[string]string
 	Metadata   []byte // JSON object of at most 4 KiB that the client gave; nil: none
 	Demand     Demand
+	Policy     string // what its guards hold the call to; set after the guard stage where the chain has an answer cache
 
 	Principal governance.Principal // set after the authenticate stage
 	Catalog   *governance.Catalog  // the picture that this call is decided by
@@ -133,6 +136,36 @@ type StreamGuard interface {
 // Recorder hears of each finished call after the client has its answer, exactly once. Its queue is bounded.
 type Recorder interface {
 	Record(ctx context.Context, r Record)
+}
+
+// AnswerCache answers a call from what an earlier one was told. It is asked once every guard has agreed; what it returns is
+// charged as an answer from the cache, which the limits of requests must still admit.
+type AnswerCache interface {
+	// Lookup returns the answer to an earlier call that this one is equal to, or nil, and the place for this one's.
+	Lookup(ctx context.Context, c *Call) (*Answer, Slot, error)
+}
+
+// Slot is where an answer goes that equal calls may be given. It outlives the call's body.
+type Slot struct {
+	Room int // bytes that the answer may have; 0: it is not to be kept
+	Keep func(Answer)
+}
+
+// Answer is a whole, successful answer in the client's dialect.
+type Answer struct {
+	TargetNum   int64 // of the target that gave it
+	ContentType string
+	Body        []byte // whole, or all events of a stream; nobody changes it
+	Stream      bool
+	Cost        money.Nano // that its attempt was settled with
+	At          time.Time
+}
+
+// Policied is what a guard is whose verdict depends on who calls. Calls under different policies are never given each
+// other's answers.
+type Policied interface {
+	// Policy names what the guard holds calls like this one to. It is as good as a secret, and never shown.
+	Policy(c *Call) string
 }
 
 // Finisher is told, exactly once and in reverse order, that a call whose stages this plugin took part in has ended: by

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -13,6 +14,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins"
 	"github.com/tollgate-gateway/tollgate/plugins/audit"
 	"github.com/tollgate-gateway/tollgate/plugins/budget"
+	"github.com/tollgate-gateway/tollgate/plugins/cache"
 	"github.com/tollgate-gateway/tollgate/plugins/concurrency"
 	"github.com/tollgate-gateway/tollgate/plugins/modelroute"
 	"github.com/tollgate-gateway/tollgate/plugins/ratelimit"
@@ -76,6 +78,12 @@ func buildChain(cfg *config.Config, env plugins.Env) ([]gateway.Link, error) {
 		for _, m := range modules {
 			wanted = append(wanted, config.Plugin{ID: m.ID})
 		}
+	}
+	if cfg.ResponseCache != config.CacheOff {
+		modules = append(modules, cache.Module())
+		wanted = append(slices.Clone(wanted), config.Plugin{ID: cache.ID, Config: map[string]any{
+			"share": cfg.ResponseCache, "ttl": cfg.ResponseCacheTTL.String(), "max_bytes": cfg.ResponseCacheBytes,
+		}})
 	}
 	byID := make(map[string]plugins.Module, len(modules))
 	for _, m := range modules {

@@ -29,6 +29,17 @@ const (
 	StoreMemory   = "memory"
 )
 
+// Who shares answers of the response cache.
+const (
+	CacheOff          = "off"
+	CacheKey          = "key"
+	CacheTeam         = "team"
+	CacheOrganization = "organization"
+)
+
+// MinResponseCache is the least memory of a response cache, in bytes.
+const MinResponseCache = 1 << 20
+
 // MinSecretBytes is the least length of the admin token.
 const MinSecretBytes = 32
 
@@ -73,6 +84,10 @@ type Config struct {
 	MaxBodyBytes      int64         `default:"35651584" env:"TOLLGATE_MAX_BODY_BYTES" help:"Largest request body (default 34 MiB)." group:"Bounds"`
 	MaxBodiesInFlight int64         `default:"536870912" env:"TOLLGATE_MAX_BODIES_IN_FLIGHT" help:"Bytes of request bodies held at once; beyond: 503 gateway_overloaded." group:"Bounds"`
 	MaxAttempts       int           `default:"3" env:"TOLLGATE_MAX_ATTEMPTS" help:"Most targets tried for one request." group:"Bounds"`
+
+	ResponseCache      string        `default:"off" enum:"off,key,team,organization" env:"TOLLGATE_RESPONSE_CACHE" help:"Answer equal calls from this process's memory: off, or who shares answers: the calls of one key, team or organization." group:"Response cache"`
+	ResponseCacheTTL   time.Duration `default:"5m" env:"TOLLGATE_RESPONSE_CACHE_TTL" help:"Age up to which an answer is given again." group:"Response cache"`
+	ResponseCacheBytes int64         `default:"67108864" env:"TOLLGATE_RESPONSE_CACHE_BYTES" help:"Memory for answers; the longest one that is kept has 1 MiB." group:"Response cache"`
 
 	LogLevel string `default:"info" enum:"debug,info,warn,error" env:"TOLLGATE_LOG_LEVEL" help:"Least level that is logged: ${enum}." group:"Logging"`
 
@@ -146,6 +161,7 @@ func (c *Config) Validate() error {
 		{"TOLLGATE_UNARY_TIMEOUT", c.UnaryTimeout},
 		{"TOLLGATE_DRAIN_TIMEOUT", c.DrainTimeout},
 		{"TOLLGATE_CACHE_MAX_AGE", c.CacheMaxAge},
+		{"TOLLGATE_RESPONSE_CACHE_TTL", c.ResponseCacheTTL},
 	} {
 		need(t.d > 0 && t.d <= 24*time.Hour, "%s: more than 0 and at most 24h, not %s", t.name, t.d)
 	}
@@ -153,6 +169,9 @@ func (c *Config) Validate() error {
 	need(c.StreamKeepalive >= 0, "TOLLGATE_STREAM_KEEPALIVE: %s is negative", c.StreamKeepalive)
 	need(c.ConnectTimeout < c.UnaryTimeout, "TOLLGATE_CONNECT_TIMEOUT: %s is not shorter than TOLLGATE_UNARY_TIMEOUT, %s", c.ConnectTimeout, c.UnaryTimeout)
 	need(c.MaxBodyBytes > 0 && c.MaxBodyBytes <= c.MaxBodiesInFlight, "TOLLGATE_MAX_BODY_BYTES: more than 0 and at most TOLLGATE_MAX_BODIES_IN_FLIGHT, %d, not %d", c.MaxBodiesInFlight, c.MaxBodyBytes)
+	need(slices.Contains([]string{CacheOff, CacheKey, CacheTeam, CacheOrganization}, c.ResponseCache),
+		"TOLLGATE_RESPONSE_CACHE: %q is not off, key, team or organization", c.ResponseCache)
+	need(c.ResponseCacheBytes >= MinResponseCache, "TOLLGATE_RESPONSE_CACHE_BYTES: at least %d, not %d", MinResponseCache, c.ResponseCacheBytes)
 	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10, not %d", c.MaxAttempts)
 	return errors.Join(faults...)
 }

@@ -54,7 +54,7 @@ func Run(t *testing.T, m plugins.Module, section Config) {
 func actsSomewhere(p plugins.Plugin) bool {
 	switch p.(type) {
 	case plugins.Authenticator, plugins.Resolver, plugins.Guard, plugins.Charger,
-		plugins.StreamObserver, plugins.StreamGuard, plugins.Recorder:
+		plugins.StreamObserver, plugins.StreamGuard, plugins.AnswerCache, plugins.Recorder:
 		return true
 	}
 	return false
@@ -120,6 +120,13 @@ func call(t *testing.T, p plugins.Plugin, c *plugins.Call, whole bool) {
 	if g, ok := p.(plugins.StreamGuard); ok && whole {
 		_, err := g.GuardEvent(ctx, c, ev)
 		acceptable(t, err)
+	}
+	if k, ok := p.(plugins.AnswerCache); ok && whole {
+		_, slot, err := k.Lookup(ctx, c)
+		acceptable(t, err)
+		if slot.Room > 0 {
+			slot.Keep(plugins.Answer{Body: make([]byte, slot.Room), At: time.Now()})
+		}
 	}
 	if r, ok := p.(plugins.Recorder); ok {
 		r.Record(ctx, record(c, whole))
