@@ -52,7 +52,7 @@ type Options struct {
 	// PrivateUpstreams allows providers on loopback and private addresses, and plain HTTP to them.
 	PrivateUpstreams bool
 	// ProviderKinds are the kinds of provider that the gateway can reach.
-	ProviderKinds []string
+	ProviderKinds []ProviderKind
 	// Now is the clock by which states are dated and new prices begin. Nil: time.Now. Decisions use the database's.
 	Now func() time.Time
 	Log zerolog.Logger
@@ -164,6 +164,7 @@ func (s *server) register(api huma.API) {
 	s.registerTenancy(api)
 	s.registerKeys(api)
 	s.registerProviders(api)
+	s.registerProviderKinds(api)
 	s.registerModels(api)
 	s.registerTargets(api)
 	s.registerLimits(api)

@@ -43,7 +43,7 @@ func options(tb testing.TB, pool *pgxpool.Pool) Options {
 		Memberships: pgstore.NewMemberships(pool), Keys: pgstore.NewKeys(pool, peppers), Providers: pgstore.NewProviders(pool, keys),
 		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool),
 		Prices: pgstore.NewPrices(pool), Spend: spend, Decisions: spend, Exports: pgstore.NewExports(pool), Audit: pgstore.NewAudit(pool), Processes: pgstore.NewProcesses(pool),
-		AdminToken: secret.New(testToken), ProviderKinds: []string{"openai"}, Log: zerolog.Nop(),
+		AdminToken: secret.New(testToken), ProviderKinds: testKinds(), Log: zerolog.Nop(),
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -38,9 +37,9 @@ func viewProvider(p governance.Provider) provider {
 type providerBody struct {
 	OrganizationID *string `json:"organization_id,omitempty" pattern:"^org_[0-9A-Za-z]{12}$" patternDescription:"an organization's id" nullable:"true" doc:"Absent or null: the platform's"`
 	Name           string  `json:"name" minLength:"1" maxLength:"200"`
-	Kind           string  `json:"kind" minLength:"1" maxLength:"64" doc:"Which code reaches it, e.g. openai"`
-	BaseURL        string  `json:"base_url" minLength:"1" maxLength:"2048" doc:"Such as https://api.openai.com/v1"`
-	PriceProvider  string  `json:"price_provider,omitempty" maxLength:"200"`
+	Kind           string  `json:"kind" minLength:"1" maxLength:"64" doc:"One of the provider kinds, e.g. openai"`
+	BaseURL        string  `json:"base_url,omitempty" minLength:"1" maxLength:"2048" doc:"Such as https://api.openai.com/v1; absent: its kind's"`
+	PriceProvider  string  `json:"price_provider,omitempty" maxLength:"200" doc:"Absent: its kind's"`
 	Credential     string  `json:"credential,omitempty" maxLength:"16384" writeOnly:"true" doc:"Never shown again; absent: none is sent upstream"`
 }
 
@@ -53,16 +52,13 @@ type providerPatch struct {
 
 // upstreams says which providers may be configured.
 type upstreams struct {
-	kinds   []string
+	kinds   []ProviderKind
 	private bool
 }
 
 func (u upstreams) check(p governance.Provider) error {
 	if err := checkName("name", p.Name, maxName); err != nil {
 		return err
-	}
-	if !slices.Contains(u.kinds, p.Kind) {
-		return invalidField("kind", "must be one of "+strings.Join(u.kinds, ", "))
 	}
 	if c := p.Credential.Reveal(); strings.ContainsFunc(c, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return invalidField("credential", "must be printable ASCII without spaces, since it travels in a header")
@@ -154,6 +150,9 @@ func (s *server) registerProviders(api huma.API) {
 		}
 		if in.Body.OrganizationID != nil {
 			p.Organization = governance.Ref{ID: *in.Body.OrganizationID}
+		}
+		if err := allowed.complete(&p); err != nil {
+			return nil, err
 		}
 		if err := allowed.check(p); err != nil {
 			return nil, err

@@ -452,6 +452,7 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 	case a.target.UpstreamModel != c.Model:
 		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
 	}
+	edits = append(edits, quirkEdits(a.provider, a.lane.dialect, doc)...)
 	if hasStreamOptions(a.lane.dialect) {
 		asked, _, err := doc.Bool("stream_options", "include_usage")
 		_, given := doc.Get("stream_options")

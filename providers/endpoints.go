@@ -30,14 +30,21 @@ const maxEndpoints = 1 << 10 // that are remembered; there are as many as are co
 // Endpoints finds the addresses of dialects under base URLs and remembers them, since they take longer to put together than
 // a small request. It is safe for concurrent use.
 type Endpoints struct {
-	pathOf func(Dialect) (string, error)
-	mu     sync.RWMutex
-	known  map[endpoint]*url.URL
+	pathOf      func(Dialect) (string, error)
+	unversioned bool
+	mu          sync.RWMutex
+	known       map[endpoint]*url.URL
 }
 
 // NewEndpoints returns the endpoints of a kind of provider. pathOf tells a dialect's path behind that of the API's version.
 func NewEndpoints(pathOf func(Dialect) (string, error)) *Endpoints {
 	return &Endpoints{pathOf: pathOf, known: make(map[endpoint]*url.URL)}
+}
+
+// Unversioned makes the paths begin right behind a base URL, whether it names a version or not.
+func (e *Endpoints) Unversioned() *Endpoints {
+	e.unversioned = true
+	return e
 }
 
 // Of returns the address of d under base, which may name the API's version already: https://host, https://host/v1/ and
@@ -72,7 +79,7 @@ func (e *Endpoints) join(base string, d Dialect) (*url.URL, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return nil, ErrBaseURL
 	}
-	if !versioned.MatchString(path.Clean("/" + u.Path)) {
+	if !e.unversioned && !versioned.MatchString(path.Clean("/"+u.Path)) {
 		u = u.JoinPath("v1")
 	}
 	// Read anew as it is written, since the path that JoinPath makes of an empty one lacks its first slash.

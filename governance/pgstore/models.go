@@ -15,20 +15,27 @@ import (
 // Models keeps public names and what serves them.
 type Models struct {
 	table[governance.Model, modelsRow]
-	maxOutput func(priceProvider, upstreamModel string) int64
+	maxOutput       func(priceProvider, upstreamModel string) int64
+	noStreamOptions func(kind string) bool
 }
 
 var _ governance.Store[governance.Model] = (*Models)(nil)
 
 // NewModels makes a store of models.
 func NewModels(pool *pgxpool.Pool) *Models {
-	return &Models{modelsTable(pool), func(string, string) int64 { return 0 }}
+	return &Models{modelsTable(pool), func(string, string) int64 { return 0 }, func(string) bool { return false }}
 }
 
 // WithMaxOutput makes new targets begin with an output maximum in tokens that known gives for a provider of the price book
 // and an upstream model; 0: unknown.
 func (s *Models) WithMaxOutput(known func(priceProvider, upstreamModel string) int64) *Models {
 	s.maxOutput = known
+	return s
+}
+
+// WithoutStreamOptions makes new targets of the kinds of provider that refused names begin without the member stream_options.
+func (s *Models) WithoutStreamOptions(refused func(kind string) bool) *Models {
+	s.noStreamOptions = refused
 	return s
 }
 
@@ -154,7 +161,8 @@ func (s *Models) target(ctx context.Context, c *change, home int64, w governance
 	}
 	a := args{
 		"public_id": ids.NewPublic(ids.Target), "provider": p.Num, "upstream_model": w.Upstream,
-		"max_output": s.maxOutput(cmp.Or(p.PriceProvider, p.Name), w.Upstream),
+		"max_output":        s.maxOutput(cmp.Or(p.PriceProvider, p.Name), w.Upstream),
+		"no_stream_options": s.noStreamOptions(p.Kind),
 	}
 	if _, err := exec(ctx, c.tx, "targets_ensure", a); err != nil {
 		return 0, err

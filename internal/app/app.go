@@ -48,6 +48,7 @@ type App struct {
 	stores   stores
 	peppers  *seal.Peppers
 	keys     *seal.Keys
+	kinds    *kinds
 	catalogs *pgstore.Catalogs
 	ledger   *ledger.Ledger
 	limits   governance.Ledger // what admits: the ledger, or memory in front of it
@@ -136,6 +137,9 @@ func build(ctx context.Context, cfg *config.Config, logTo io.Writer) (a *App, er
 	if a.keys, err = seal.ParseKeys(cfg.EncryptionKeys); err != nil {
 		return a, fmt.Errorf("TOLLGATE_ENCRYPTION_KEYS: %w", err)
 	}
+	if a.kinds, err = openKinds(cfg.ProviderCatalog); err != nil {
+		return a, err
+	}
 	if err := a.openPools(ctx); err != nil {
 		return a, err
 	}
@@ -204,7 +208,7 @@ func (a *App) openStores() error {
 		memberships:   pgstore.NewMemberships(pool),
 		keys:          pgstore.NewKeys(pool, a.peppers),
 		providers:     pgstore.NewProviders(pool, a.keys),
-		models:        pgstore.NewModels(pool).WithMaxOutput(book.MaxOutput),
+		models:        pgstore.NewModels(pool).WithMaxOutput(book.MaxOutput).WithoutStreamOptions(a.kinds.noStreamOptions),
 		targets:       pgstore.NewTargets(pool),
 		limits:        pgstore.NewLimits(pool),
 		prices:        pgstore.NewPrices(pool),

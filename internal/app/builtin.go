@@ -40,7 +40,7 @@ func builtinPlugins() []plugins.Module {
 	}
 }
 
-// builtinProviders are the kinds of upstream that Tollgate can reach.
+// builtinProviders are the kinds of upstream that have code of their own.
 func builtinProviders() []providers.Provider {
 	return []providers.Provider{openai.New(), anthropic.New(), gemini.New()}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/pricebook"
 	"github.com/tollgate-gateway/tollgate/internal/secret"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
@@ -23,17 +24,32 @@ func demoActor() governance.Actor {
 	return governance.Actor{Kind: "system", ID: "dev", Name: "tollgate dev"}
 }
 
-// known is a provider that dev offers when its key is in the environment.
-type known struct{ name, kind, variable, baseURL string }
+// known is a provider that dev offers when its key is in the environment. It has the name of its kind.
+type known struct {
+	kind      string
+	prices    string   // its name in the price book
+	variables []string // that may have the key; the first that is set counts
+}
 
 func knownProviders() []known {
 	return []known{
-		{"openai", openai.Kind, "OPENAI_API_KEY", "https://api.openai.com/v1"},
-		{"anthropic", anthropic.Kind, "ANTHROPIC_API_KEY", "https://api.anthropic.com/v1"},
-		{"groq", openai.Kind, "GROQ_API_KEY", "https://api.groq.com/openai/v1"},
-		{"mistral", openai.Kind, "MISTRAL_API_KEY", "https://api.mistral.ai/v1"},
-		{"deepseek", openai.Kind, "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"},
+		{openai.Kind, "openai", []string{"OPENAI_API_KEY"}},
+		{anthropic.Kind, "anthropic", []string{"ANTHROPIC_API_KEY"}},
+		{gemini.Kind, "google", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
+		{"groq", "groq", []string{"GROQ_API_KEY"}},
+		{"mistral", "mistral", []string{"MISTRAL_API_KEY"}},
+		{"deepseek", "deepseek", []string{"DEEPSEEK_API_KEY"}},
 	}
+}
+
+// key returns the credential that the environment has; zero: none.
+func (k known) key() secret.String {
+	for _, name := range k.variables {
+		if value := os.Getenv(name); value != "" {
+			return secret.New(value)
+		}
+	}
+	return secret.String{}
 }
 
 // demo makes the demo organization with its team, key and mock model at the first start, points the mock provider to where
@@ -50,9 +66,9 @@ func (a *App) demo(ctx context.Context, secrets *devSecrets, upstream string) er
 		return err
 	}
 	for _, k := range knownProviders() {
-		if key := os.Getenv(k.variable); key != "" {
-			if err := a.offer(ctx, k, secret.New(key)); err != nil {
-				return fmt.Errorf("offer %s: %w", k.name, err)
+		if key := k.key(); !key.IsZero() {
+			if err := a.offer(ctx, k, key); err != nil {
+				return fmt.Errorf("offer %s: %w", k.kind, err)
 			}
 		}
 	}
@@ -110,7 +126,13 @@ func (a *App) ensureMockPrice(ctx context.Context) error {
 
 // offer sets a provider up with the credential of the environment and offers each of its models that has a price.
 func (a *App) offer(ctx context.Context, k known, credential secret.String) error {
-	p, err := a.ensureProvider(ctx, governance.Provider{Name: k.name, Kind: k.kind, BaseURL: k.baseURL, Credential: credential})
+	kind, err := a.kinds.entry(k.kind)
+	if err != nil {
+		return err
+	}
+	p, err := a.ensureProvider(ctx, governance.Provider{
+		Name: k.kind, Kind: k.kind, BaseURL: kind.BaseURL, PriceProvider: k.prices, Credential: credential,
+	})
 	if err != nil {
 		return err
 	}
@@ -119,7 +141,7 @@ func (a *App) offer(ctx context.Context, k known, credential secret.String) erro
 		return err
 	}
 	for i := range book {
-		if book[i].Provider != k.name {
+		if book[i].Provider != k.prices {
 			continue
 		}
 		if err := a.ensureModel(ctx, book[i].UpstreamModel, p, book[i].UpstreamModel); err != nil {

@@ -28,7 +28,7 @@ func (a *App) openGateway() error {
 		dial = nil
 	}
 	a.gateway, err = gateway.New(gateway.Options{
-		Config: g, Chain: chain, Providers: builtinProviders(), Translators: builtinTranslators(), Ledger: a.limits, Catalogs: a.catalogs,
+		Config: g, Chain: chain, Providers: a.kinds.providers, Translators: builtinTranslators(), Ledger: a.limits, Catalogs: a.catalogs,
 		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data),
 		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics, DialControl: dial,
 	})
@@ -46,16 +46,12 @@ func (a *App) openGateway() error {
 
 // openConsole builds the control plane's handler.
 func (a *App) openConsole() (http.Handler, error) {
-	kinds := make([]string, 0)
-	for _, p := range builtinProviders() {
-		kinds = append(kinds, p.Kind())
-	}
 	h, err := console.New(console.Options{
 		Organizations: a.stores.organizations, Teams: a.stores.teams, Users: a.stores.users, Memberships: a.stores.memberships,
 		Keys: a.stores.keys, Providers: a.stores.providers, Models: a.stores.models, Targets: a.stores.targets,
 		Limits: a.stores.limits, Prices: a.stores.prices, Spend: a.stores.spend, Audit: a.stores.audit,
 		Decisions: a.stores.spend, Exports: pgstore.NewExports(a.exports), Processes: pgstore.NewProcesses(a.control), AdminToken: a.cfg.AdminToken, PrivateUpstreams: a.cfg.AllowPrivateProviders,
-		ProviderKinds: kinds, Log: a.log,
+		ProviderKinds: a.kinds.described, Log: a.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("build the admin API: %w", err)

@@ -44,7 +44,7 @@ func newTerminal(tb testing.TB) terminal {
 		Memberships: pgstore.NewMemberships(pool), Keys: pgstore.NewKeys(pool, peppers), Providers: pgstore.NewProviders(pool, keys),
 		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool),
 		Prices: pgstore.NewPrices(pool), Spend: spend, Decisions: spend, Audit: pgstore.NewAudit(pool),
-		AdminToken: secret.New(adminToken), ProviderKinds: []string{"openai"}, Log: zerolog.Nop(),
+		AdminToken: secret.New(adminToken), ProviderKinds: []console.ProviderKind{{Kind: "openai", Title: "OpenAI"}}, Log: zerolog.Nop(),
 	})
 	require.NoError(tb, err)
 	server := httptest.NewServer(handler)

@@ -105,7 +105,7 @@ type docProvider struct {
 	Name          string  `yaml:"name" json:"name"`
 	Organization  string  `yaml:"organization" json:"-"`
 	Kind          string  `yaml:"kind" json:"kind,omitempty"`
-	BaseURL       string  `yaml:"base_url" json:"base_url"`
+	BaseURL       string  `yaml:"base_url" json:"base_url,omitempty"`
 	PriceProvider *string `yaml:"price_provider" json:"price_provider,omitempty"`
 	Credential    string  `yaml:"credential" json:"-"`
 }

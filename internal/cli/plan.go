@@ -465,7 +465,7 @@ func (p *planner) allProviders(ctx context.Context, want []docProvider) error {
 		if found != nil {
 			kept[text(found, "id")] = true
 			delete(body, "kind")
-			moved := origin(w.BaseURL) != origin(text(found, "base_url"))
+			moved := w.BaseURL != "" && origin(w.BaseURL) != origin(text(found, "base_url"))
 			if w.Credential != "" && (p.credentials || moved || found["credential_set"] != true) {
 				body["credential"] = w.Credential
 			}

@@ -515,6 +515,7 @@ func (u *usersUpdate) Run(ctx context.Context, k *kong.Context) error {
 
 type providersCommand struct {
 	List   providersList   `cmd:"" help:"List providers."`
+	Kinds  providersKinds  `cmd:"" help:"List the kinds of provider that can be created."`
 	Get    providersGet    `cmd:"" help:"Show a provider; its credential is never shown."`
 	Create providersCreate `cmd:"" help:"Create a provider."`
 	Update providersUpdate `cmd:"" help:"Change a provider."`
@@ -535,6 +536,35 @@ func (p *providersList) Run(ctx context.Context, k *kong.Context) error {
 	return providers().list(ctx, k, &p.client, query, int(p.Max))
 }
 
+type providersKinds struct{ client }
+
+func (p *providersKinds) Run(ctx context.Context, k *kong.Context) error {
+	items, err := p.all(ctx, "/provider-kinds", nil)
+	if err != nil {
+		return err
+	}
+	if p.Output == "table" {
+		for _, item := range items {
+			item["address"] = item["base_url"]
+			if item["address"] == "" {
+				item["address"] = "e.g. " + text(item, "example_url")
+			}
+			item["dialects"] = joined(item["dialects"])
+		}
+	}
+	return p.printer(k.Stdout).list(items, []column{{"KIND", "kind"}, {"TITLE", "title"}, {"BASE URL", "address"}, {"DIALECTS", "dialects"}})
+}
+
+// joined tells a list of texts.
+func joined(list any) string {
+	all, _ := list.([]any)
+	texts := make([]string, 0, len(all))
+	for _, each := range all {
+		texts = append(texts, fmt.Sprint(each))
+	}
+	return strings.Join(texts, ", ")
+}
+
 type providersGet struct{ named }
 
 func (p *providersGet) Run(ctx context.Context, k *kong.Context) error {
@@ -551,8 +581,8 @@ type providersCreate struct {
 	client
 
 	Name          string `arg:"" help:"Its name."`
-	Kind          string `default:"openai" help:"Which code reaches it."`
-	BaseURL       string `name:"base-url" required:"" help:"Where it is." placeholder:"URL"`
+	Kind          string `default:"openai" help:"What it is: one of the kinds that tollgate providers kinds lists."`
+	BaseURL       string `name:"base-url" help:"Where it is, if not where its kind is." placeholder:"URL"`
 	Credential    string `help:"env:NAME or file:PATH; never the credential itself, which would stay in the shell's history." placeholder:"REFERENCE"`
 	PriceProvider string `help:"Its name in the price book, if another." placeholder:"NAME"`
 	Org           string `help:"Make it this organization's own; without it, it is the platform's." placeholder:"ORG"`
@@ -561,11 +591,16 @@ type providersCreate struct {
 // Help is shown by --help.
 func (providersCreate) Help() string {
 	return `Example:
-  tollgate providers create openai --base-url https://api.openai.com/v1 --credential env:OPENAI_API_KEY`
+  tollgate providers create openai --credential env:OPENAI_API_KEY
+  tollgate providers create groq --kind groq --credential env:GROQ_API_KEY
+  tollgate providers create ours --kind vllm --base-url http://10.0.0.7:8000/v1`
 }
 
 func (p *providersCreate) Run(ctx context.Context, k *kong.Context) error {
-	body := object{"name": p.Name, "kind": p.Kind, "base_url": p.BaseURL}
+	body := object{"name": p.Name, "kind": p.Kind}
+	if p.BaseURL != "" {
+		body["base_url"] = p.BaseURL
+	}
 	if p.PriceProvider != "" {
 		body["price_provider"] = p.PriceProvider
 	}

@@ -71,6 +71,7 @@ type Config struct {
 
 	ReadinessRequireDatabase bool `env:"TOLLGATE_READINESS_REQUIRE_DATABASE" help:"Be unready while the database is away, instead of answering the typed 503." group:"Operations"`
 	AllowPrivilegedRole      bool `env:"TOLLGATE_ALLOW_PRIVILEGED_ROLE" help:"Let a pure data plane run with a database role that could change keys, limits or prices." group:"Operations"`
+	ProviderCatalog          string `env:"TOLLGATE_PROVIDER_CATALOG" help:"YAML file with kinds of provider of your own, in the form of the built-in catalog." group:"Operations" placeholder:"FILE"`
 	AllowPrivateProviders    bool `env:"TOLLGATE_ALLOW_PRIVATE_PROVIDERS" help:"Let providers be on loopback or private addresses, and be reached there by plain http." group:"Operations"`
 
 	DrainTimeout      time.Duration `default:"600s" env:"TOLLGATE_DRAIN_TIMEOUT" help:"How long streams may go on after SIGTERM." group:"Time-outs"`

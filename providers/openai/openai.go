@@ -15,24 +15,45 @@ import (
 // Kind is the name that providers in the store carry.
 const Kind = "openai"
 
-// Provider is a providers.Provider. New makes it.
-type Provider struct{ endpoints *providers.Endpoints }
+// Provider is a providers.Provider. New and Of make it.
+type Provider struct {
+	endpoints *providers.Endpoints
+	kind      string
+	speaks    []providers.Dialect
+	auth      providers.Auth
+	quirks    providers.Quirks
+}
 
-var _ providers.Provider = Provider{}
+var (
+	_ providers.Provider = Provider{}
+	_ providers.Quirky   = Provider{}
+)
 
-// New returns the provider.
-func New() Provider { return Provider{providers.NewEndpoints(pathOf)} }
-
-// Kind implements providers.Provider.
-func (Provider) Kind() string { return Kind }
-
-// Speaks implements providers.Provider.
-func (Provider) Speaks() []providers.Dialect {
-	return []providers.Dialect{
+// New returns the provider of OpenAI itself, and of upstreams that speak all of its dialects.
+func New() Provider {
+	return Provider{endpoints: providers.NewEndpoints(pathOf), kind: Kind, speaks: []providers.Dialect{
 		providers.OpenAIChat, providers.OpenAICompletions, providers.OpenAIResponses,
 		providers.OpenAIEmbeddings, providers.OpenAIModerations,
-	}
+	}}
 }
+
+// Of returns the provider that an entry of a catalog describes.
+func Of(e *providers.Entry) Provider {
+	endpoints := providers.NewEndpoints(pathOf)
+	if e.Unversioned {
+		endpoints = endpoints.Unversioned()
+	}
+	return Provider{endpoints: endpoints, kind: e.Kind, speaks: e.Dialects(), auth: e.Auth, quirks: e.Quirks}
+}
+
+// Kind implements providers.Provider.
+func (p Provider) Kind() string { return p.kind }
+
+// Speaks implements providers.Provider.
+func (p Provider) Speaks() []providers.Dialect { return p.speaks }
+
+// Quirks implements providers.Quirky.
+func (p Provider) Quirks() providers.Quirks { return p.quirks }
 
 func pathOf(d providers.Dialect) (string, error) {
 	switch d {
@@ -76,7 +97,8 @@ func (p Provider) NewRequest(
 	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer, and the client gets it as it came
 	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
-		req.Header.Set("Authorization", "Bearer "+up.Credential.Reveal())
+		header, scheme := p.auth.Header()
+		req.Header.Set(header, scheme+up.Credential.Reveal())
 	}
 	return req, nil
 }

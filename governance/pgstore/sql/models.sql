@@ -60,8 +60,8 @@ ORDER BY t.id
 LIMIT @count::bigint;
 
 -- name: targets_ensure
-INSERT INTO tollgate.targets (public_id, provider_id, upstream_model, max_output)
-VALUES (@public_id::text, @provider::bigint, @upstream_model::text, @max_output::bigint)
+INSERT INTO tollgate.targets (public_id, provider_id, upstream_model, max_output, no_stream_options)
+VALUES (@public_id::text, @provider::bigint, @upstream_model::text, @max_output::bigint, @no_stream_options::boolean)
 ON CONFLICT (provider_id, upstream_model) DO NOTHING;
 
 -- name: targets_of

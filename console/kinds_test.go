@@ -1,0 +1,44 @@
+package console
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func testKinds() []ProviderKind {
+	return []ProviderKind{
+		{Kind: "openai", Title: "OpenAI", BaseURL: "https://api.openai.com/v1", Dialects: []string{"openai/chat", "openai/responses"}},
+		{Kind: "groq", Title: "Groq", BaseURL: "https://api.groq.com/openai/v1", Dialects: []string{"openai/chat"}, PriceProvider: "groq", Docs: "https://console.groq.com"},
+		{Kind: "vllm", Title: "vLLM", ExampleURL: "http://localhost:8000/v1", Dialects: []string{"openai/chat"}},
+	}
+}
+
+func TestProviderKinds(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(o *Options) { o.PrivateUpstreams = true })
+	items, _ := e.must(http.MethodGet, "/provider-kinds", nil)["items"].([]any)
+	require.Len(t, items, 3)
+	require.Equal(t, object{
+		"kind": "groq", "title": "Groq", "base_url": "https://api.groq.com/openai/v1", "example_url": "", "dialects": []any{"openai/chat"},
+		"price_provider": "groq", "docs": "https://console.groq.com",
+	}, items[1])
+
+	made := e.must(http.MethodPost, "/providers", object{"name": "fast", "kind": "groq", "credential": "sk-1"})
+	require.Equal(t, "https://api.groq.com/openai/v1", made["base_url"])
+	require.Equal(t, "groq", made["price_provider"])
+	made = e.must(http.MethodPost, "/providers", object{"name": "own", "kind": "groq", "base_url": "https://proxy.example.com/v1", "price_provider": "own"})
+	require.Equal(t, "https://proxy.example.com/v1", made["base_url"])
+	require.Equal(t, "own", made["price_provider"])
+	made = e.must(http.MethodPost, "/providers", object{"name": "other", "kind": "openai"})
+	require.Equal(t, "", made["price_provider"], "it is looked up by its own name")
+
+	a := e.send(http.MethodPost, "/providers", object{"name": "lost", "kind": "gorq"})
+	require.Equal(t, http.StatusBadRequest, a.status)
+	require.Contains(t, a.faults()["body.kind"], "/admin/v1/provider-kinds")
+	a = e.send(http.MethodPost, "/providers", object{"name": "where", "kind": "vllm"})
+	require.Equal(t, http.StatusBadRequest, a.status)
+	require.Contains(t, a.faults()["body.base_url"], "http://localhost:8000/v1")
+	e.must(http.MethodPost, "/providers", object{"name": "here", "kind": "vllm", "base_url": "http://localhost:8000/v1"})
+}
