@@ -127,7 +127,7 @@ func (c *conn) call(request []byte) error {
 	}
 	length, chunked, err := c.head()
 	if err != nil {
-		return err
+		return fmt.Errorf("read head: %w", err)
 	}
 	if !chunked {
 		_, err := c.r.Discard(length)
@@ -201,7 +201,7 @@ func drive(b *testing.B, address string, request []byte, connections, n int) []t
 			for left.Add(-1) >= 0 {
 				began := time.Now()
 				if err := c.call(request); err != nil {
-					faults[i] = err
+					faults[i] = fmt.Errorf("call %d of a connection, after %s: %w", len(took[i])+1, time.Since(began), err)
 					return
 				}
 				took[i] = append(took[i], time.Since(began))
