@@ -196,7 +196,7 @@ func namedStatus(body []byte) int {
 
 // stream is the state of a relay.
 type stream struct {
-	events  *sse.Reader
+	events  providers.Events
 	ahead   []byte // what came before the first event, held back until the status is known
 	sent    int    // events that carried data
 	ragged  bool   // the last event that was sent lacks its blank line
@@ -212,7 +212,7 @@ type stream struct {
 // slows the upstream down.
 func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader) error {
 	s := &c.stream
-	s.events = sse.NewReader(plain)
+	s.events = eventsIn(a.provider, plain)
 	waiting := time.Now()
 	for {
 		var ev sse.Event
@@ -285,6 +285,14 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			}
 		}
 	}
+}
+
+// eventsIn splits a stream into its events: server-sent ones, or what the provider has in their place.
+func eventsIn(p providers.Provider, stream io.Reader) providers.Events {
+	if framer, ok := p.(providers.Framer); ok {
+		return framer.Frames(stream)
+	}
+	return sse.NewReader(stream)
 }
 
 // hasContent reports whether an event says anything: keep-alives do not.
@@ -450,7 +458,7 @@ func (c *call) broken(a *attempt, err error) error {
 	case cause != nil:
 		a.ending.TimedOut = true
 		f.cause = &governance.Error{Code: governance.CodeUpstreamTimeout, Public: "The provider has fallen silent.", Err: err}
-	case errors.Is(err, sse.ErrEventTooLarge):
+	case errors.Is(err, sse.ErrEventTooLarge) || errors.Is(err, providers.ErrFrame):
 		f.cause = &governance.Error{Code: governance.CodeUpstreamInvalid, Public: invalidMessage, Err: err}
 	default:
 		f.cause = &governance.Error{Code: governance.CodeUpstreamAborted, Public: "The provider broke off its answer.", Err: err}

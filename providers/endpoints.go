@@ -75,15 +75,24 @@ func (e *Endpoints) join(base string, d Dialect) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return nil, ErrBaseURL
+	u, err := ParseBase(base)
+	if err != nil {
+		return nil, err
 	}
 	if !e.unversioned && !versioned.MatchString(path.Clean("/"+u.Path)) {
 		u = u.JoinPath("v1")
 	}
 	// Read anew as it is written, since the path that JoinPath makes of an empty one lacks its first slash.
 	if u, err = url.Parse(u.JoinPath(end).String()); err != nil {
+		return nil, ErrBaseURL
+	}
+	return u, nil
+}
+
+// ParseBase reads a base URL. Its error is ErrBaseURL, which does not contain the URL.
+func ParseBase(base string) (*url.URL, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return nil, ErrBaseURL
 	}
 	return u, nil

@@ -3,6 +3,7 @@ package providers
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -47,6 +48,28 @@ type Provider interface {
 	Classify(status int, h http.Header, body []byte) Failure
 	// Meter returns a fresh meter for one answer in d.
 	Meter(d Dialect) Meter
+}
+
+// Framer is a Provider whose streams are no server-sent events.
+type Framer interface {
+	// Frames splits a stream into events. Their Raw is not for clients: only translators have a use for such streams.
+	Frames(stream io.Reader) Events
+}
+
+// Events is a stream of events. sse.Reader is one, and says what Next and Buffered mean. Where the stream cannot be read any
+// further for what stands in it, the error of Next is ErrFrame or sse.ErrEventTooLarge.
+type Events interface {
+	Next() (sse.Event, error)
+	Buffered() bool
+}
+
+// ErrFrame says that a frame of a stream is not what its protocol demands.
+var ErrFrame = errors.New("frame of the stream is not valid")
+
+// CredentialChecker is a Provider whose credentials have a form that goes beyond a word in a header.
+type CredentialChecker interface {
+	// CheckCredential says what is wrong with a credential, without showing any of it.
+	CheckCredential(credential secret.String) error
 }
 
 // Upstream is where a target lives and how to log in there.

@@ -67,6 +67,7 @@ var reserved = map[string][]string{
 	"github.com/openai/openai-go/v3":       {},
 	"github.com/alecthomas/kong":           {"cmd", "internal/cli"},
 	"github.com/hashicorp/golang-lru/v2":   {"plugins", "governance/pgstore"},
+	"github.com/aws/aws-sdk-go-v2":         {"providers/bedrock"},
 }
 
 type listed struct {

@@ -28,7 +28,11 @@ func (c *call) answer() answer {
 	case script.errorBody:
 		return c.refuse(http.StatusOK, "object", "The mock was told to fail with status 200.")
 	case script.firstEventError:
-		return streamOf(0, c.errorFrame(http.StatusBadRequest, "object"))
+		a := streamOf(0, c.errorFrame(http.StatusBadRequest, "object"))
+		if c.dialect == bedrock {
+			a.contentType = contentFrames
+		}
+		return a
 	}
 	a := c.route()
 	if script.status != 0 && a.status == http.StatusOK {
@@ -44,8 +48,11 @@ func (c *call) route() answer {
 	if c.r.Method == http.MethodGet {
 		return c.models()
 	}
-	if c.dialect == gemini {
+	switch c.dialect {
+	case gemini:
 		return c.generate()
+	case bedrock:
+		return c.converse()
 	}
 	switch c.path {
 	case "/chat/completions":

@@ -33,6 +33,10 @@ type body struct {
 		MaxOutputTokens *int `json:"maxOutputTokens"`
 	} `json:"generationConfig"`
 
+	Inference struct {
+		MaxTokens *int `json:"maxTokens"`
+	} `json:"inferenceConfig"`
+
 	Contents     jsontext.Value `json:"contents"`
 	SystemText   jsontext.Value `json:"systemInstruction"`
 	Messages     jsontext.Value `json:"messages"`
@@ -117,7 +121,7 @@ func (b *body) choices() int { return min(max(b.N, 1), 128) }
 
 // limit returns how many output tokens the request allows, or otherwise.
 func (b *body) limit(otherwise int) int {
-	for _, limit := range []*int{b.MaxCompletionTokens, b.MaxOutputTokens, b.MaxTokens, b.Generation.MaxOutputTokens} {
+	for _, limit := range []*int{b.MaxCompletionTokens, b.MaxOutputTokens, b.MaxTokens, b.Generation.MaxOutputTokens, b.Inference.MaxTokens} {
 		if limit != nil {
 			return max(*limit, 0)
 		}

@@ -16,11 +16,15 @@ const (
 	openAIResponses
 	anthropic
 	gemini
+	bedrock
 )
 
 func dialectOf(r *http.Request, path string) dialect {
 	if _, _, ok := geminiModel(path); ok {
 		return gemini
+	}
+	if _, _, ok := bedrockModel(path); ok {
+		return bedrock
 	}
 	switch {
 	case strings.HasPrefix(path, "/messages"), r.Header.Get("Anthropic-Version") != "":
@@ -42,6 +46,9 @@ func (c *call) refuse(status int, shape, message string) answer {
 		a.contentType = "text/html; charset=utf-8"
 	}
 	a.frames = [][]byte{c.errorBody(status, shape, message)}
+	if c.dialect == bedrock && status != http.StatusOK {
+		a.header = [2]string{"X-Amzn-Errortype", bedrockKind(status) + ":http://internal.amazon.com/coral/com.amazon.bedrock/"}
+	}
 	return a
 }
 
@@ -49,6 +56,9 @@ func (c *call) refuse(status int, shape, message string) answer {
 func (c *call) errorFrame(status int, shape string) []byte {
 	const message = "The server had an error while processing your request."
 	switch {
+	case c.dialect == bedrock:
+		kind := bedrockKind(status)
+		return bedrockException(strings.ToLower(kind[:1])+kind[1:], string(c.errorBody(status, shape, message)))
 	case shape == "event":
 		return event("error", c.errorBody(status, "object", message))
 	case c.dialect == anthropic:
@@ -90,6 +100,9 @@ func (c *call) errorBody(status int, shape, message string) []byte {
 	}
 	if c.dialect == gemini {
 		object = `{"error":{"code":` + strconv.Itoa(status) + `,"message":` + string(quote(message)) + `,"status":"` + geminiStatus(status) + `"}}`
+	}
+	if c.dialect == bedrock {
+		object = `{"message":` + string(quote(message)) + `}`
 	}
 	switch shape {
 	case "string":

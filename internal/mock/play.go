@@ -16,6 +16,7 @@ import (
 type answer struct {
 	status      int
 	contentType string
+	header      [2]string // one of the dialect's own, by name and value; none where they are empty
 	stream      bool
 	frames      [][]byte // the events of a stream with their blank lines; one for any other answer
 	terminal    int      // how many of the last frames end the stream
@@ -116,6 +117,9 @@ func (p *player) header(a answer) {
 	h["X-Mock-Request"] = []string{strconv.FormatInt(p.seen.ID, 10)}
 	h["X-Mock-Body-Sha256"] = []string{p.seen.BodySHA256}
 	h["X-Request-Id"] = []string{"req_mock_" + strconv.FormatInt(p.seen.ID, 10)}
+	if a.header[0] != "" {
+		h.Set(a.header[0], a.header[1])
+	}
 	if a.stream {
 		h["Cache-Control"] = []string{"no-cache"}
 	}

@@ -194,6 +194,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if model, stream, ok := geminiModel(p.path); ok {
 		p.body.Model, p.body.Stream = model, stream
 	}
+	if model, stream, ok := bedrockModel(p.path); ok {
+		p.body.Model, p.body.Stream = model, stream
+	}
 	p.script, err = s.choose(p.call, faultInBody == nil)
 	switch {
 	case err != nil:

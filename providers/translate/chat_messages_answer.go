@@ -16,7 +16,10 @@ import (
 )
 
 // chatToMessages serves clients of the chat dialect from targets of Anthropic's.
-type chatToMessages struct{ now func() time.Time }
+type chatToMessages struct {
+	now     func() time.Time
+	halfway bool // Anthropic's dialect is not where the request ends, so that what it demands need not be there
+}
 
 // From implements providers.Translator.
 func (chatToMessages) From() providers.Dialect { return providers.OpenAIChat }
@@ -67,6 +70,14 @@ func finishOf(reason raw) raw {
 	default: // end_turn, stop_sequence, pause_turn
 		return quote(finishStop)
 	}
+}
+
+// nativeOf returns the word of the model's own provider for why it stopped: native, where the message was made of another dialect.
+func nativeOf(reason, native raw) raw {
+	if hasText(native) {
+		return native
+	}
+	return reason
 }
 
 // explanation returns why a model refused; nil where it did not say.
@@ -131,7 +142,7 @@ func (a *chatFromMessages) Body(upstream []byte) ([]byte, error) {
 	return encode(chatOutput{
 		ID: a.id, Object: "chat.completion", Created: a.created, Model: a.model,
 		Choices: []chatChoice{{
-			Message: &message, Logprobs: raw("null"), FinishReason: finishOf(in.StopReason), NativeReason: in.StopReason,
+			Message: &message, Logprobs: raw("null"), FinishReason: finishOf(in.StopReason), NativeReason: nativeOf(in.StopReason, in.NativeReason),
 		}},
 		Usage: usage,
 	})
@@ -293,7 +304,7 @@ func (a *chatFromMessages) finish(d *messagesDelta) {
 	if why := explanation(d.StopDetails); why != nil {
 		a.chunk(&chatDelta{Refusal: why})
 	}
-	a.choice(chatChoice{Delta: &chatDelta{}, FinishReason: finishOf(d.StopReason), NativeReason: d.StopReason})
+	a.choice(chatChoice{Delta: &chatDelta{}, FinishReason: finishOf(d.StopReason), NativeReason: nativeOf(d.StopReason, d.NativeReason)})
 }
 
 // end closes the stream.

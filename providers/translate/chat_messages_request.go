@@ -26,11 +26,12 @@ type chatToMessagesRequest struct {
 	model   version
 	notes   notes
 	thought bool // the target's model is told to think
+	halfway bool // see chatToMessages
 }
 
 // Request implements providers.Translator.
-func (chatToMessages) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
-	t := chatToMessagesRequest{model: claudeVersion(model)}
+func (c chatToMessages) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
+	t := chatToMessagesRequest{model: claudeVersion(model), halfway: c.halfway}
 	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
 		return nil, nil, err
 	}
@@ -455,7 +456,7 @@ func (t *chatToMessagesRequest) thinking() error {
 			return err
 		}
 	}
-	if t.out.MaxTokens == nil {
+	if t.out.MaxTokens == nil && (!t.halfway || room > 0) {
 		t.out.MaxTokens = raw(strconv.FormatInt(defaultMaxTokens+room, 10))
 		t.notes.add("max_tokens", "not given; the target needs one and got "+string(t.out.MaxTokens))
 	}

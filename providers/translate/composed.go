@@ -12,10 +12,10 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
-// composed goes from one dialect to another by way of the chat dialect, which holds all that both have.
+// composed goes from one dialect to another by way of a third, chat or Anthropic's, which holds all that both have.
 type composed struct {
 	first, second providers.Translator
-	names         map[string]string // the client's names of the chat dialect's members, where they differ
+	names         map[string]string // the client's names of the third dialect's members, where they differ
 }
 
 // From implements providers.Translator.
@@ -50,6 +50,9 @@ func (t composed) Request(body *jsonedit.Document, model string) ([]byte, []prov
 
 // name returns what the client calls a parameter. Where its name is another one the way inside of it is too, and is left out.
 func (t composed) name(param string) string {
+	if own, ok := t.names[param]; ok {
+		return own
+	}
 	if own, ok := t.names[param[:len(param)-len(strings.TrimLeft(param, "abcdefghijklmnopqrstuvwxyz_"))]]; ok {
 		return own
 	}
@@ -58,14 +61,18 @@ func (t composed) name(param string) string {
 
 // NewAnswer implements providers.Translator.
 func (t composed) NewAnswer(client *jsonedit.Document) providers.Answer {
-	return &composedAnswer{inner: t.second.NewAnswer(usageWanted()), outer: t.first.NewAnswer(client)}
+	return &composedAnswer{inner: t.second.NewAnswer(usageWanted(client)), outer: t.first.NewAnswer(client)}
 }
 
-// usageWanted returns what a client of the chat dialect asks for that wants its usage.
-func usageWanted() *jsonedit.Document {
-	doc, err := jsonedit.Parse([]byte(`{"stream_options":{"include_usage":true}}`))
+// usageWanted returns what a client of the chat dialect asks for that wants its usage, under the client's name of the model.
+func usageWanted(client *jsonedit.Document) *jsonedit.Document {
+	model, _ := client.Get("model")
+	if !isString(model) {
+		model = raw(`""`)
+	}
+	doc, err := jsonedit.Parse([]byte(`{"model":` + string(model) + `,"stream_options":{"include_usage":true}}`))
 	if err != nil {
-		panic(err) // it is constant
+		return client // its own model was read before
 	}
 	return doc
 }
@@ -94,13 +101,14 @@ func (a *composedAnswer) Event(w io.Writer, ev sse.Event) error {
 	return a.pass(w)
 }
 
-// pass hands the events between to the outer answer, whose own are written at once. They are as this package writes them in
-// the chat dialect: one line of data each.
+// pass hands the events between to the outer answer, whose own are written at once. They are as this package writes them: one
+// line of data each, behind their name where they have one.
 func (a *composedAnswer) pass(w io.Writer) error {
 	for rest := a.between.Bytes(); len(rest) > 0; {
 		var frame []byte
 		frame, rest, _ = bytes.Cut(rest, []byte("\n\n"))
-		if err := a.outer.Event(&a.out, sse.Event{Data: bytes.TrimPrefix(frame, []byte("data: "))}); err != nil {
+		_, data, _ := bytes.Cut(frame, []byte("data: "))
+		if err := a.outer.Event(&a.out, sse.Event{Data: data}); err != nil {
 			return err
 		}
 	}

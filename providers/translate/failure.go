@@ -68,6 +68,7 @@ func (f *failure) find(body []byte, depth int) {
 			Errors   raw `json:"errors"`
 			Detail   raw `json:"detail"`
 			Msg      raw `json:"msg"`
+			Amazon   raw `json:"Message"`
 		}
 		if json.Unmarshal(body, &in, options) != nil {
 			return
@@ -83,7 +84,7 @@ func (f *failure) find(body []byte, depth int) {
 		if hasText(in.Param) {
 			f.param = in.Param
 		}
-		for _, place := range []raw{in.Message, in.Error, in.Response, in.Errors, in.Detail, in.Msg} {
+		for _, place := range []raw{in.Message, in.Error, in.Response, in.Errors, in.Detail, in.Msg, in.Amazon} {
 			f.find(place, depth-1)
 		}
 	}

@@ -29,6 +29,9 @@ func FuzzResponsesToMessages(f *testing.F) { fuzz(f, responded, messages) }
 func FuzzChatToGemini(f *testing.F)        { fuzz(f, chat, gemini) }
 func FuzzMessagesToGemini(f *testing.F)    { fuzz(f, messages, gemini) }
 func FuzzResponsesToGemini(f *testing.F)   { fuzz(f, responded, gemini) }
+func FuzzMessagesToConverse(f *testing.F)  { fuzz(f, messages, converse) }
+func FuzzChatToConverse(f *testing.F)      { fuzz(f, chat, converse) }
+func FuzzResponsesToConverse(f *testing.F) { fuzz(f, responded, converse) }
 
 // fuzz feeds any request, any answer and any stream to a translator. Whatever comes: a request becomes a body that is read in
 // one way or a refusal; an answer becomes JSON or an error; a stream becomes whole events of JSON, the same in any chunking,
@@ -75,7 +78,7 @@ func fuzz(f *testing.F, from, to providers.Dialect) {
 				requireJSON(t, ev.Data)
 			}
 		}
-		if want, ok := heard(to, upstream); ok && err == nil && to != gemini {
+		if want, ok := heard(to, upstream); ok && err == nil && to != gemini && to != converse {
 			require.Equal(t, want, string(spoken(t, from, out)))
 		}
 	})

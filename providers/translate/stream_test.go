@@ -146,6 +146,8 @@ func (s said) in(d providers.Dialect) string {
 		s.messages(&b)
 	case providers.GeminiGenerate:
 		s.gemini(&b)
+	case providers.BedrockConverse:
+		s.converse(&b)
 	default:
 		s.responses(&b)
 	}
@@ -250,6 +252,35 @@ func (s said) gemini(b *strings.Builder) {
 	}
 	reason := map[string]string{"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}[s.finish]
 	data(b, "%s", `{"candidates":[{"content":{"role":"model","parts":[{"text":""}]},"finishReason":"`+reason+`","index":0}],`+fmt.Sprintf(tail, 5))
+}
+
+func (s said) converse(b *strings.Builder) {
+	event := func(name, format string, args ...any) {
+		b.WriteString("event: " + name + "\n")
+		data(b, format, args...)
+	}
+	event("messageStart", `{"p":"abc","role":"assistant"}`)
+	index := 0
+	block := func(delta string, pieces []string) {
+		for _, piece := range pieces {
+			event("contentBlockDelta", `{"contentBlockIndex":%d,"delta":`+delta+`}`, index, piece)
+		}
+		event("contentBlockStop", `{"contentBlockIndex":%d}`, index)
+		index++
+	}
+	if len(s.reasoning) > 0 {
+		block(`{"reasoningContent":{"text":"%s"}}`, s.reasoning)
+	}
+	if len(s.text) > 0 {
+		block(`{"text":"%s"}`, s.text)
+	}
+	for _, c := range s.calls {
+		event("contentBlockStart", `{"contentBlockIndex":%d,"start":{"toolUse":{"toolUseId":%q,"name":%q}}}`, index, c.id, c.name)
+		block(`{"toolUse":{"input":"%s"}}`, c.pieces)
+	}
+	reason := map[string]string{"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[s.finish]
+	event("messageStop", `{"stopReason":%q}`, reason)
+	event("metadata", `{"usage":{"inputTokens":7,"outputTokens":5,"totalTokens":12},"metrics":{"latencyMs":1}}`)
 }
 
 // rawTexts puts the pieces of a stream together as its client does, before they are decoded.

@@ -26,12 +26,12 @@ import (
 // that do not date them.
 func All(now func() time.Time) []providers.Translator {
 	return []providers.Translator{
-		chatToMessages{now},
+		chatToMessages{now: now},
 		messagesToChat{},
 		chatToResponses{now},
 		responsesToChat{now: now},
 		composed{messagesToChat{}, chatToResponses{now}, map[string]string{"stop": "stop_sequences"}},
-		composed{responsesToChat{now: now, halfway: true}, chatToMessages{now}, map[string]string{
+		composed{responsesToChat{now: now, halfway: true}, chatToMessages{now: now}, map[string]string{
 			"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text", "reasoning_effort": "reasoning",
 		}},
 		chatToGemini{now},
@@ -41,6 +41,22 @@ func All(now func() time.Time) []providers.Translator {
 		composed{responsesToChat{now: now, halfway: true}, chatToGemini{now}, map[string]string{
 			"messages": "input", "response_format": "text", "reasoning_effort": "reasoning",
 		}},
+		messagesToConverse{now},
+		composed{chatToMessages{now: now, halfway: true}, messagesToConverse{now}, converseNames("messages", "response_format", "reasoning_effort")},
+		composed{
+			composed{responsesToChat{now: now, halfway: true}, chatToMessages{now: now, halfway: true}, map[string]string{
+				"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text", "reasoning_effort": "reasoning",
+			}},
+			messagesToConverse{now}, converseNames("input", "text", "reasoning"),
+		},
+	}
+}
+
+// converseNames returns what clients of OpenAI's dialects call the members of Anthropic's.
+func converseNames(conversation, format, effort string) map[string]string {
+	return map[string]string{
+		"messages": conversation, "system": conversation, "output_config": format, "thinking": effort, "stop_sequences": "stop",
+		"metadata": "user", "tool_choice.disable_parallel_tool_use": "parallel_tool_calls",
 	}
 }
 

@@ -55,6 +55,8 @@ func model(tr providers.Translator) string {
 		return "claude-sonnet-4-5"
 	case providers.GeminiGenerate:
 		return "gemini-3-flash"
+	case providers.BedrockConverse:
+		return "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 	}
 	return "gpt-4o"
 }
