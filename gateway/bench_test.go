@@ -31,6 +31,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/bedrock"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
@@ -150,7 +151,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	}
 	chain := append([]gateway.Link{{Plugin: known}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
-		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New(), anthropic.New()}, Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
+		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New(), anthropic.New(), bedrock.New()}, Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
 		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
 	})
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/internal/mock"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/bedrock"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
@@ -99,8 +100,10 @@ var matrixFeatures = []feature{
 
 var (
 	matrixRoutes = []string{"/v1/chat/completions", "/v1/responses", "/v1/messages"}
-	matrixKinds  = []string{openai.Kind, anthropic.Kind}
-	matrixModels = map[string]string{openai.Kind: "gpt-5", anthropic.Kind: "claude-sonnet-4-5"} // what a target can do is known by its model
+	matrixKinds  = []string{openai.Kind, anthropic.Kind, bedrock.Kind}
+	matrixModels = map[string]string{ // what a target can do is known by its model
+		openai.Kind: "gpt-5", anthropic.Kind: "claude-sonnet-4-5", bedrock.Kind: "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+	}
 	runningName  = regexp.MustCompile(`mock[-_][0-9]+|01[0-9a-f]{6}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|"(created|created_at)": ?[0-9]+`)
 )
 
@@ -159,7 +162,7 @@ func TestLaneMatrix(t *testing.T) {
 	table.WriteString("\n|---|---|" + strings.Repeat("---|", len(matrixFeatures)) + "\n")
 	for _, route := range matrixRoutes {
 		for _, kind := range matrixKinds {
-			native := (route == "/v1/messages") == (kind == anthropic.Kind)
+			native := isNative(route, kind)
 			var golden bytes.Buffer
 			fmt.Fprintf(&table, "| `%s` | `%s` |", route, kind)
 			for _, f := range matrixFeatures {
@@ -188,6 +191,14 @@ func TestLaneMatrix(t *testing.T) {
 		}
 	}
 	requireTable(t, table.String())
+}
+
+// isNative reports whether targets of a kind speak a route's dialect.
+func isNative(route, kind string) bool {
+	if route == "/v1/messages" {
+		return kind == anthropic.Kind
+	}
+	return kind == openai.Kind
 }
 
 // ordinary hides what differs between two runs: running numbers, and ids.
@@ -271,6 +282,9 @@ func TestStreams_EveryEventGoesOutAsItComes(t *testing.T) {
 		{"/v1/chat/completions", anthropic.Kind, `"delta":{"content":"`, 3},
 		{"/v1/responses", anthropic.Kind, `"type":"response.output_text.delta"`, 3},
 		{"/v1/messages", anthropic.Kind, `"text_delta"`, 3},
+		{"/v1/chat/completions", bedrock.Kind, `"delta":{"content":"`, 1},
+		{"/v1/responses", bedrock.Kind, `"type":"response.output_text.delta"`, 1},
+		{"/v1/messages", bedrock.Kind, `"text_delta"`, 1},
 	} {
 		t.Run(tc.kind+tc.route, func(t *testing.T) {
 			t.Parallel()
