@@ -17,6 +17,14 @@ const (
 	RouteModerations = "moderations"
 	RouteMessages    = "messages"
 	RouteCountTokens = "messages.count_tokens"
+
+	RouteImages          = "images.generations"
+	RouteImageEdits      = "images.edits"
+	RouteImageVariations = "images.variations"
+	RouteSpeech          = "audio.speech"
+	RouteTranscriptions  = "audio.transcriptions"
+	RouteTranslations    = "audio.translations"
+	RouteRerank          = "rerank"
 )
 
 const (
@@ -39,6 +47,12 @@ type Demand struct {
 	Images      bool   // the prompt has images
 	Audio       bool   // the prompt has audio
 	AudioOutput bool   // the client asked for spoken answers
+
+	// Counted is what may be charged by the piece, at most: pictures, characters to speak, seconds of audio, searches.
+	Counted Quantities
+	Tier    string // of a price, that the pictures have by their quality and size; see ImageTier
+	AnyTier bool   // quality or size is the provider's choice
+
 	Version     int    // version of the estimator
 }
 
@@ -61,6 +75,10 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	case RouteEmbeddings, RouteModerations:
 		d.NoOutput, d.Outputs = true, 0
 		return d, nil
+	case RouteImages, RouteImageEdits, RouteImageVariations, RouteSpeech, RouteTranscriptions, RouteTranslations:
+		return mediaDemand(route, body, d.Input, Uploads{Count: picturesIn(body)})
+	case RouteRerank:
+		return rankingDemand(body, d.Input)
 	case RouteCountTokens: // one request and nothing else (ruling 29)
 		return Demand{NoOutput: true, Costless: true, Version: jsonedit.EstimatorVersion}, nil
 	case RouteChat:
@@ -143,7 +161,7 @@ func unreadable(err error) *Error {
 
 // Output is the number of output tokens, of all outputs together, that policy reserves at t.
 func (d *Demand) Output(t *Target, policy ReservePolicy) int64 {
-	if d.NoOutput {
+	if d.NoOutput || d.byPiece(t) {
 		return 0
 	}
 	ceiling := int64(MaxTokens)
@@ -232,13 +250,10 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	if widest >= 0 {
 		output = widest
 	}
-	var e Estimate
-	e.Quantities[UnitInput] = d.Input
-	e.Quantities[UnitOutput] = output
+	e := Estimate{Quantities: d.quantities(output)}
 	if d.Costless {
 		return e, nil
 	}
-	e.Quantities[UnitRequest] = 1
 	if output > MaxAmount {
 		return Estimate{}, d.tooMuch(nil)
 	}
@@ -253,8 +268,19 @@ func (d *Demand) Estimate(t *Target, holds []Hold) (Estimate, error) {
 	return e, nil
 }
 
-// Unpriced reports whether t's price lacks what the request uses: the price of input, or that of output where the route
-// makes any, in any of its tiers. Zero is no price; a model that costs nothing is Free.
+// quantities are what the request uses at most, together with output tokens.
+func (d *Demand) quantities(output int64) Quantities {
+	q := d.Counted
+	in, out := d.units()
+	q[in], q[out] = d.Input, output
+	if !d.Costless {
+		q[UnitRequest] = 1
+	}
+	return q
+}
+
+// Unpriced reports whether t's price lacks what the request uses, in any of its tiers: the price of what is counted by the
+// piece or else that of input, and of output where the route makes any. Zero is no price; a model that costs nothing is Free.
 func (d *Demand) Unpriced(t *Target) bool {
 	if d.Costless {
 		return false
@@ -262,7 +288,7 @@ func (d *Demand) Unpriced(t *Target) bool {
 	if t.Price == nil {
 		return true
 	}
-	if t.Price.Free {
+	if t.Price.Free || d.byPiece(t) {
 		return false
 	}
 	for i := range t.Price.Tiers {

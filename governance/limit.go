@@ -194,5 +194,6 @@ func (x *LimitIndex) Each(s ScopeType) []*Limit { return x.each[s] }
 func Routes() []string {
 	return []string{
 		RouteChat, RouteCompletions, RouteResponses, RouteEmbeddings, RouteModerations, RouteMessages, RouteCountTokens,
+		RouteImages, RouteImageEdits, RouteImageVariations, RouteSpeech, RouteTranscriptions, RouteTranslations, RouteRerank,
 	}
 }

@@ -1,6 +1,8 @@
 package governance
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/internal/money"
@@ -23,7 +25,9 @@ const (
 	UnitOutputImage              // image tokens of the answer
 	UnitImage                    // generated images, by the piece
 	UnitRequest                  // calls
-	UnitSearch                   // searches that the provider made and charges by the piece
+	UnitSearch                   // searches that the provider made and charges by the piece; of rerank its search units
+	UnitCharacter                // characters that were spoken: Unicode code points of the text
+	UnitSecond                   // seconds of audio that were listened to, begun ones as whole ones
 	UnitCount                    // how many units there are; not a unit
 )
 
@@ -79,7 +83,7 @@ func (p UnitPrices) filled() UnitPrices {
 
 // PriceTier is what holds from a number of input tokens on, for one service tier of the provider.
 type PriceTier struct {
-	ServiceTier string // "" is the provider's ordinary one; others are named as the provider names them
+	ServiceTier string // "" is the provider's ordinary one; others are named as the provider names them, of pictures as ImageTier does
 	FromInput   int64  // input tokens of the whole prompt from which the tier applies
 	Prices      UnitPrices
 }
@@ -121,19 +125,17 @@ func CostAt(q *Quantities, prices *UnitPrices) (money.Nano, error) {
 // writes, images and audio only where the request has them.
 func (p *PriceVersion) Ceiling(d *Demand, output int64) (money.Nano, error) {
 	prices := p.dearest(d)
+	q := d.quantities(output)
 	var sum money.Sum
-	for _, part := range []struct {
-		quantity int64
-		unit     Unit
-	}{{d.Input, UnitInput}, {output, UnitOutput}, {1, UnitRequest}} {
-		if err := sum.Add(part.quantity, prices[part.unit]); err != nil {
+	for u := range q {
+		if err := sum.Add(q[u], prices[u]); err != nil {
 			return 0, err
 		}
 	}
 	return sum.Up()
 }
 
-// dearest returns the prices of Ceiling as those of plain input, plain output and the request.
+// dearest returns the prices of Ceiling for the units of the demand's quantities.
 func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	input, output := []Unit{UnitInput}, []Unit{UnitOutput, UnitReasoning}
 	if d.CacheWrites {
@@ -148,26 +150,42 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	if d.AudioOutput {
 		output = append(output, UnitOutputAudio)
 	}
+	in, out := d.units()
+	input, output = append(input, in), append(output, out)
+	chosen := d.Counted[UnitImage] > 0 && !d.AnyTier // the request itself names the tier
 	var dearest UnitPrices
 	for i := range p.Tiers {
-		if p.Tiers[i].FromInput > d.Input {
+		if p.Tiers[i].FromInput > d.Input || chosen && p.Tiers[i].ServiceTier != p.nearest(d.Tier) {
 			continue
 		}
 		prices := p.Tiers[i].Prices.filled()
 		for _, u := range input {
-			dearest[UnitInput] = max(dearest[UnitInput], prices[u])
+			dearest[in] = max(dearest[in], prices[u])
 		}
 		for _, u := range output {
-			dearest[UnitOutput] = max(dearest[UnitOutput], prices[u])
+			dearest[out] = max(dearest[out], prices[u])
+		}
+		for u, n := range d.Counted {
+			if n > 0 {
+				dearest[u] = max(dearest[u], prices[u])
+			}
 		}
 		dearest[UnitRequest] = max(dearest[UnitRequest], prices[UnitRequest])
 	}
 	return dearest
 }
 
+// nearest returns which of p's service tiers a name stands for: itself, else what it is a case of, else the ordinary one.
+func (p *PriceVersion) nearest(name string) string {
+	for name != "" && !slices.ContainsFunc(p.Tiers, func(t PriceTier) bool { return t.ServiceTier == name }) {
+		name = name[:max(strings.LastIndexByte(name, '/'), 0)]
+	}
+	return name
+}
+
 func (p *PriceVersion) tier(input int64, service string) UnitPrices {
 	found := -1
-	for _, name := range []string{service, ""} {
+	for _, name := range []string{p.nearest(service), ""} {
 		for i := range p.Tiers {
 			if p.Tiers[i].ServiceTier == name && p.Tiers[i].FromInput <= input {
 				found = i

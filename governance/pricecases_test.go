@@ -97,12 +97,18 @@ func TestCeiling_CoversTheCost(t *testing.T) {
 		for u, has := range map[governance.Unit]bool{
 			governance.UnitCacheWrite5m: d.CacheWrites, governance.UnitCacheWrite1h: d.CacheWrites,
 			governance.UnitInputImage: d.Images, governance.UnitInputAudio: d.Audio, governance.UnitOutputAudio: d.AudioOutput,
-			governance.UnitOutputImage: false, governance.UnitImage: false, governance.UnitSearch: false,
+			governance.UnitOutputImage: false,
 		} {
 			if !has {
 				q[u] = 0
 			}
 		}
+		for _, piece := range []governance.Unit{
+			governance.UnitImage, governance.UnitSearch, governance.UnitCharacter, governance.UnitSecond,
+		} {
+			d.Counted[piece] = q[piece]
+		}
+		d.AnyTier = true
 		q[governance.UnitRequest] = 1
 		more := rapid.Int64Range(0, 1000).Draw(t, "more")
 		d.Input = q.InputTokens() + more

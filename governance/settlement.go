@@ -42,6 +42,10 @@ type Ending struct {
 	Usage *Usage // last one that the provider reported; nil: none, or one that makes no sense
 	// Prompt is what the provider reported of the prompt alone, ahead of an answer whose own usage never came; nil: nothing.
 	Prompt      *Usage
+	// Counted is what is charged by the piece and was counted where it went by: characters of the request, pictures and seconds
+	// of the answer. Tier is that of the price which a request for pictures has named.
+	Counted     Quantities
+	Tier        string
 	OutputBytes int64         // of text, reasoning and tool arguments that came from the upstream
 	Generating  time.Duration // from the request's last byte to the end
 	OutputRate  int64         // the target's p95 in tokens per second; 0: not measured yet
@@ -65,7 +69,7 @@ func (e *Ending) Settlement() Settlement {
 	case e.Refused && !e.FirstByte:
 		return e.nothing()
 	}
-	usage := credible(e.Usage)
+	usage := e.usage()
 	switch {
 	case e.Terminal && usage != nil:
 		return e.reported(e.endedBy(), usage, UsageProvider, BasisActual)
@@ -126,6 +130,34 @@ func (e *Ending) endedBy() Outcome {
 	}
 }
 
+// usage is what the answer is known to have taken: what the provider reported, completed by what was counted. Where it
+// reported nothing, what was counted is all that a price by the piece asks for.
+func (e *Ending) usage() *Usage {
+	u := credible(e.Usage)
+	if isZero(&e.Counted) {
+		return u
+	}
+	if u == nil {
+		if e.Price != nil && !e.Price.Free {
+			prices := e.Price.tier(0, e.Tier)
+			if !e.Counted.pricedBy(&prices) {
+				return nil
+			}
+		}
+		return &Usage{Quantities: e.Counted, ServiceTier: e.Tier}
+	}
+	whole := *u
+	for unit, n := range e.Counted {
+		if whole.Quantities[unit] == 0 {
+			whole.Quantities[unit] = n
+		}
+	}
+	if whole.ServiceTier == "" {
+		whole.ServiceTier = e.Tier
+	}
+	return &whole
+}
+
 // credible returns a reported usage unless it has a count that no answer can have.
 func credible(u *Usage) *Usage {
 	if u == nil {
@@ -165,6 +197,9 @@ func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 		output = max(output, Generated(e.OutputRate, e.Generating))
 	}
 	reserved := &e.Reserved.Quantities
+	if reserved.pieces() {
+		return e.booked(o, UsageEstimate, e.asked(output), e.Tier, rate)
+	}
 	var q Quantities
 	q[UnitInput] = reserved.InputTokens()
 	tier := ""
@@ -174,6 +209,26 @@ func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	q[UnitOutput] += min(output, reserved.OutputTokens())
 	q[UnitRequest] = min(1, reserved[UnitRequest])
 	return e.booked(o, UsageEstimate, q, tier, rate)
+}
+
+// asked is what a request for things that are counted by the piece must have taken: what was reserved, with what is known of
+// it better. The length of an answer says something only where it is text.
+func (e *Ending) asked(output int64) Quantities {
+	q := e.Reserved.Quantities
+	if q[UnitOutput] > 0 && e.OutputBytes > 0 {
+		q[UnitOutput] = min(output, q[UnitOutput])
+	}
+	for unit, n := range e.Counted {
+		if n > 0 && e.Terminal {
+			q[unit] = n
+		}
+	}
+	return q
+}
+
+// pieces reports whether anything was counted by the piece.
+func (q *Quantities) pieces() bool {
+	return q[UnitImage]+q[UnitCharacter]+q[UnitSecond]+q[UnitSearch] > 0
 }
 
 // Generated is how many tokens a target may have made in a time, shown or not. rate is its p95 in tokens per second; 0: it

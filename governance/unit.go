@@ -7,6 +7,7 @@ func unitNames() [UnitCount]string {
 	return [UnitCount]string{
 		"input", "cache_read", "cache_write_5m", "cache_write_1h", "input_audio", "input_image",
 		"output", "reasoning", "output_audio", "output_image", "image", "request", "search",
+		"character", "second",
 	}
 }
 

@@ -20,5 +20,5 @@ func TestUnit_NamesAreReadBack(t *testing.T) {
 	}
 	_, ok := ParseUnit("tokens")
 	require.False(t, ok)
-	require.Equal(t, "unit(13)", UnitCount.String())
+	require.Equal(t, "unit(15)", UnitCount.String())
 }
