@@ -25,6 +25,15 @@ const (
 	OpenAIEmbeddings  Dialect = "openai/embeddings"
 	OpenAIModerations Dialect = "openai/moderations"
 
+	OpenAIImages          Dialect = "openai/images"
+	OpenAIImageEdits      Dialect = "openai/image_edits"      // JSON or a form
+	OpenAIImageVariations Dialect = "openai/image_variations" // a form
+	OpenAISpeech          Dialect = "openai/speech"
+	OpenAITranscriptions  Dialect = "openai/transcriptions" // a form
+	OpenAITranslations    Dialect = "openai/translations"   // a form
+
+	CohereRerank Dialect = "cohere/rerank" // v2/rerank; Jina's and vLLM's v1/rerank take and give the same
+
 	AnthropicMessages    Dialect = "anthropic/messages"
 	AnthropicCountTokens Dialect = "anthropic/count_tokens" //nolint:gosec // no credential
 
@@ -77,6 +86,8 @@ type Upstream struct {
 	BaseURL    string
 	Model      string
 	Credential secret.String
+	// ContentType is that of a body which is no JSON; "" is application/json.
+	ContentType string
 	// Stream says that the client waits for a stream. Dialects whose bodies say so themselves need it not.
 	Stream bool
 	// ClientQuery is the query of the client's own request. As of its headers, only what is on the provider's allow-list goes
@@ -110,7 +121,9 @@ type Facts struct {
 	// PromptUsage says that what was seen so far counts the prompt alone: Usage has it, and HasUsage is still false. Dialects
 	// that report the prompt ahead of the answer have it.
 	PromptUsage bool
-	Terminal    bool // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
+	// Counted is what was seen of the answer that is charged by the piece: pictures, seconds of audio.
+	Counted  governance.Quantities
+	Terminal bool // the dialect's terminal event was seen; unary: a whole answer was read (ruling 30)
 	// Finished says that every choice seen has its finish reason: a clean end after that is terminal too (ruling 30), a
 	// broken connection is not.
 	Finished  bool

@@ -45,11 +45,19 @@ func (m *found) usage() bool {
 	}
 	q, ok := parseUsage(&m.inside, raw)
 	u := governance.Usage{Quantities: q}
-	if ok && len(raw) <= maxRawUsage {
-		u.Raw = append(m.facts.Usage.Raw[:0:0], raw...)
+	if ok {
+		u.Raw = kept(raw)
 	}
 	m.setUsage(u, ok)
 	return true
+}
+
+// kept returns what is kept of a usage object beside its row.
+func kept(raw []byte) []byte {
+	if len(raw) > maxRawUsage {
+		return nil
+	}
+	return bytes.Clone(raw)
 }
 
 func (m *found) setUsage(u governance.Usage, ok bool) {

@@ -3,6 +3,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ func New() Provider {
 	return Provider{endpoints: providers.NewEndpoints(pathOf), kind: Kind, speaks: []providers.Dialect{
 		providers.OpenAIChat, providers.OpenAICompletions, providers.OpenAIResponses,
 		providers.OpenAIEmbeddings, providers.OpenAIModerations,
+		providers.OpenAIImages, providers.OpenAIImageEdits, providers.OpenAIImageVariations,
+		providers.OpenAISpeech, providers.OpenAITranscriptions, providers.OpenAITranslations, providers.CohereRerank,
 	}}
 }
 
@@ -67,6 +70,20 @@ func pathOf(d providers.Dialect) (string, error) {
 		return "embeddings", nil
 	case providers.OpenAIModerations:
 		return "moderations", nil
+	case providers.OpenAIImages:
+		return "images/generations", nil
+	case providers.OpenAIImageEdits:
+		return "images/edits", nil
+	case providers.OpenAIImageVariations:
+		return "images/variations", nil
+	case providers.OpenAISpeech:
+		return "audio/speech", nil
+	case providers.OpenAITranscriptions:
+		return "audio/transcriptions", nil
+	case providers.OpenAITranslations:
+		return "audio/translations", nil
+	case providers.CohereRerank:
+		return "rerank", nil
 	default:
 		return "", fmt.Errorf("%w: %s", providers.ErrDialect, d)
 	}
@@ -93,7 +110,7 @@ func (p Provider) NewRequest(
 			req.Header[name] = append([]string(nil), values...)
 		}
 	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", cmp.Or(up.ContentType, "application/json"))
 	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer, and the client gets it as it came
 	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
@@ -108,6 +125,12 @@ func (Provider) Meter(d providers.Dialect) providers.Meter {
 	switch d {
 	case providers.OpenAIResponses:
 		return newResponsesMeter()
+	case providers.OpenAIImages, providers.OpenAIImageEdits, providers.OpenAIImageVariations:
+		return &imageMeter{}
+	case providers.OpenAISpeech, providers.OpenAITranscriptions, providers.OpenAITranslations:
+		return &audioMeter{spoken: d == providers.OpenAISpeech}
+	case providers.CohereRerank:
+		return &rerankMeter{}
 	default:
 		return newChatMeter()
 	}

@@ -65,7 +65,7 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 			u.Total.Read(s)
 		case "prompt_tokens_details":
 			readDetails(s, &u.PromptDetails)
-		case "input_tokens_details":
+		case "input_tokens_details", "input_token_details": // the latter of transcriptions
 			readDetails(s, &u.InputDetails)
 		case "completion_tokens_details":
 			readDetails(s, &u.CompletionDetails)
