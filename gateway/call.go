@@ -19,6 +19,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/lognames"
 	"github.com/tollgate-gateway/tollgate/plugins"
+	"github.com/tollgate-gateway/tollgate/providers"
 )
 
 // call is one request of a client from its arrival to its last log line. One goroutine owns it.
@@ -213,10 +214,20 @@ func (c *call) read() error {
 	if c.Model == "" {
 		return invalid("model", "The member model is missing.")
 	}
-	if c.Stream, _, err = doc.Bool("stream"); err != nil {
+	if c.Stream, err = wantsStream(c.route.dialect, doc); err != nil {
 		return unreadable(err)
 	}
 	return nil
+}
+
+// wantsStream reports whether a request asks for a stream of events. Speech names it as a format.
+func wantsStream(d providers.Dialect, body members) (bool, error) {
+	if d == providers.OpenAISpeech {
+		format, _, err := body.String("stream_format")
+		return format == "sse", err
+	}
+	asked, _, err := body.Bool("stream")
+	return asked, err
 }
 
 func unreadable(err error) error {

@@ -210,6 +210,7 @@ func (c *call) plan() (*attempt, governance.ReserveRequest, error) {
 	}
 	a.id, a.number, a.holds = ids.New(c.g.now()), number, holds
 	a.ending = governance.Ending{ID: a.id, Reserved: estimate, Price: t.Price, OutputRate: t.OutputRate}
+	a.expect(&c.Demand)
 	request := governance.ReserveRequest{
 		ID: a.id, Estimate: estimate, Holds: holds, HardExpiry: c.g.cfg.Unary + c.g.cfg.ExpiryMargin,
 		Origin: c.origin(t, number),
@@ -397,6 +398,8 @@ func (c *call) try(a *attempt, more bool) error {
 	switch {
 	case response.StatusCode/100 != 2:
 		return c.refused(a, response, plain)
+	case isSound(c.route.dialect, response.Header):
+		return c.relaySound(a, response, plain)
 	case streams(response.Header, c.Stream):
 		return c.relayStream(a, response, plain)
 	}

@@ -109,6 +109,9 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	}
 	a.meter.Body(body)
 	facts := a.meter.Facts()
+	if !facts.Terminal && isTranscript(c.route.dialect, response.Header, body) {
+		facts.Terminal, facts.OutputLen = true, int64(len(body))
+	}
 	if !facts.Terminal && !json.Valid(body) { // a meter that has read all of it knows that it is valid
 		a.meter = a.provider.Meter(a.lane.dialect)
 		return &failure{cause: fault(governance.CodeUpstreamInvalid, invalidMessage), next: true, shouldRetry: "false"}
@@ -152,6 +155,7 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 func (a *attempt) look(f providers.Facts) {
 	a.ending.Terminal = f.Terminal
 	a.ending.OutputBytes = f.OutputLen
+	a.count(&f)
 	switch {
 	case f.HasUsage && !f.BadUsage:
 		a.ending.Usage = &f.Usage

@@ -35,6 +35,10 @@ func routes() []*route {
 		{governance.RouteModerations, http.MethodPost, "/v1/moderations", providers.OpenAIModerations, model},
 		{governance.RouteMessages, http.MethodPost, "/v1/messages", providers.AnthropicMessages, model},
 		{governance.RouteCountTokens, http.MethodPost, "/v1/messages/count_tokens", providers.AnthropicCountTokens, model},
+		{governance.RouteImages, http.MethodPost, "/v1/images/generations", providers.OpenAIImages, model},
+		{governance.RouteSpeech, http.MethodPost, "/v1/audio/speech", providers.OpenAISpeech, model},
+		{governance.RouteRerank, http.MethodPost, "/v1/rerank", providers.CohereRerank, model},
+		{governance.RouteRerank, http.MethodPost, "/v2/rerank", providers.CohereRerank, model}, // what Cohere's SDK calls
 		{"models", http.MethodGet, "/v1/models", "", (*call).serveModels},
 		{"models.one", http.MethodGet, modelPath + "*", "", (*call).serveModelInfo},
 		{"key", http.MethodGet, "/v1/key", "", (*call).serveKey},

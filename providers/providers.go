@@ -32,8 +32,6 @@ const (
 	OpenAITranscriptions  Dialect = "openai/transcriptions" // a form
 	OpenAITranslations    Dialect = "openai/translations"   // a form
 
-	CohereRerank Dialect = "cohere/rerank" // v2/rerank; Jina's and vLLM's v1/rerank take and give the same
-
 	AnthropicMessages    Dialect = "anthropic/messages"
 	AnthropicCountTokens Dialect = "anthropic/count_tokens" //nolint:gosec // no credential
 

@@ -70,17 +70,14 @@ func (c *call) route() answer {
 	case "/rerank":
 		return c.rerank()
 	case "/images/generations", "/images/edits", "/images/variations":
-		return unary(`{"created":` + created + `,"data":[{"b64_json":"` + pixel + `"}],` + c.flatUsage(1) + `}`)
+		return c.images()
 	case "/audio/transcriptions", "/audio/translations":
-		return unary(`{"text":` + string(quote(strings.Join(c.text(), ""))) + `,` + c.flatUsage(len(c.text())) + `}`)
+		return c.transcript()
 	case "/audio/speech":
-		return answer{status: http.StatusOK, contentType: "audio/mpeg", frames: [][]byte{[]byte("ID3\x04\x00\x00\x00\x00\x00\x00mock speech \xff\xfb\x90\x00")}}
+		return c.speech()
 	}
 	return c.refuse(http.StatusNotFound, "object", "Unknown request URL: "+c.r.Method+" "+c.r.URL.Path+".")
 }
-
-// pixel is a PNG of one transparent pixel.
-const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 func unary(body string) answer {
 	return answer{status: http.StatusOK, contentType: contentJSON, frames: [][]byte{[]byte(body)}}
@@ -133,15 +130,6 @@ func usageObject(u usage) string {
 	return `{"prompt_tokens":` + strconv.Itoa(u.in) + `,"completion_tokens":` + strconv.Itoa(u.out) + `,"total_tokens":` + strconv.Itoa(u.in+u.out) +
 		`,"prompt_tokens_details":{"cached_tokens":` + strconv.Itoa(u.cached) + `,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":` +
 		strconv.Itoa(u.reasoning) + `,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}`
-}
-
-// flatUsage is the member usage of images and transcriptions.
-func (c *call) flatUsage(out int) string {
-	if c.script.usageMode == usageNever {
-		return `"usage":null`
-	}
-	u := c.count(out)
-	return `"usage":{"type":"tokens","input_tokens":` + strconv.Itoa(u.in) + `,"output_tokens":` + strconv.Itoa(u.out) + `,"total_tokens":` + strconv.Itoa(u.in+u.out) + `}`
 }
 
 func (c *call) models() answer {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -28,6 +29,9 @@ type body struct {
 	PreviousResponseID  string         `json:"previous_response_id"`
 	InputFileID         string         `json:"input_file_id"`
 	Purpose             string         `json:"purpose"`
+	ResponseFormat      jsontext.Value `json:"response_format"`
+	StreamFormat        string         `json:"stream_format"`
+	PartialImages       int            `json:"partial_images"`
 
 	Generation struct {
 		MaxOutputTokens *int `json:"maxOutputTokens"`
@@ -88,8 +92,14 @@ func (b *body) readForm(form *multipart.Reader) error {
 			return fmt.Errorf("read part of form: %w", err)
 		}
 		switch part.FormName() {
-		case "file", "image":
+		case "file", "image", "image[]", "mask":
 			b.filename, b.file = part.FileName(), value
+		case "n":
+			b.N, _ = strconv.Atoi(string(value)) // what is no number asks for one
+		case "prompt":
+			b.Prompt = quote(string(value))
+		case "response_format":
+			b.ResponseFormat = quote(string(value))
 		case "model":
 			b.Model = string(value)
 		case "purpose":

@@ -19,6 +19,7 @@ type Script struct {
 	content         []string // nil: the default words
 	usage           *usage   // nil: counted
 	usageMode       usageMode
+	seconds         int // of audio that a transcription reports instead of tokens; 0: tokens
 	status          int // 0: as the route says
 	shape           string
 	headers         [][2]string
@@ -122,6 +123,7 @@ var directives = []directive{
 	{"ok_usage_only_if_asked", "", "usage in a stream only if stream_options asks (as without a script)", func(s *Script, _ *arguments) { s.usageMode = usageIfAsked }},
 	{"ok_no_usage", "", "never any usage, asked or not", func(s *Script, _ *arguments) { s.usageMode = usageNever }},
 	{"ok_usage_always", "", "usage in a last frame though nobody asked", func(s *Script, _ *arguments) { s.usageMode = usageAlways }},
+	{"seconds", "(n)", "transcriptions: reports n seconds of audio instead of tokens", func(s *Script, a *arguments) { s.seconds = a.number(1) }},
 	{"usage_each_frame_cumulative", "", "usage in each frame of a chat stream: 1, 2, 3 …", func(s *Script, _ *arguments) { s.usageMode = usageCumulative }},
 
 	{"status", "(code[,shape])", "refuses; shape: " + strings.Join(errorShapes, ", "), func(s *Script, a *arguments) {

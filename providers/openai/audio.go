@@ -33,15 +33,9 @@ func (m *audioMeter) Facts() providers.Facts {
 	return f
 }
 
-// Body implements providers.Meter. Transcripts may be plain text, subtitles for instance; a page is none.
+// Body implements providers.Meter. A transcript that is plain text, such as subtitles, says nothing of its usage.
 func (m *audioMeter) Body(b []byte) {
-	switch text := bytes.TrimSpace(b); {
-	case isObject(b):
-		if failed, whole := m.object(b, nil); whole && !failed {
-			m.facts.Terminal = true
-		}
-	case len(text) > 0 && text[0] != '<':
-		m.facts.OutputLen += int64(len(text))
+	if failed, whole := m.object(b, nil); whole && !failed {
 		m.facts.Terminal = true
 	}
 }

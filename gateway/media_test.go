@@ -1,0 +1,249 @@
+package gateway_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/mock"
+	"github.com/tollgate-gateway/tollgate/internal/money"
+)
+
+// priced sets the prices of a target's only tier, in nano-dollars per million.
+func priced(t *governance.Target, units map[governance.Unit]int64) {
+	tier := governance.PriceTier{}
+	for u, perMillion := range units {
+		tier.Prices[u] = moneyPerMillion(perMillion)
+	}
+	t.Price = &governance.PriceVersion{Num: 8, ID: "price_000000000008", Tiers: []governance.PriceTier{tier}}
+}
+
+// only is what a row counts.
+func only(units map[governance.Unit]int64) governance.Quantities {
+	var q governance.Quantities
+	for u, n := range units {
+		q[u] = n
+	}
+	return q
+}
+
+const imageBody = `{"model":"m","prompt":"A cat in a hat.","n":2}`
+
+// Pictures that have a price by the piece are counted in the answer, whatever it says of tokens.
+func TestImages_ByThePiece(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "ok_no_usage")[0], map[governance.Unit]int64{governance.UnitImage: 40_000_000_000_000}) // 0.04 each
+	})
+	a := b.post("/v1/images/generations", imageBody)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.Equal(t, 2, strings.Count(a.text(), "b64_json"))
+	require.Equal(t, "0.08", a.Header.Get("X-Tollgate-Cost-Usd"))
+	s := b.settled(1)[0]
+	require.Equal(t, only(map[governance.Unit]int64{governance.UnitImage: 2, governance.UnitRequest: 1}), s.Quantities)
+	require.Equal(t, governance.UsageProvider, s.Source)
+	require.Equal(t, dollars(t, "0.08"), b.ledger.admitted()[0].Estimate.Cost)
+	require.JSONEq(t, `{"model":"mock-ok_no_usage","prompt":"A cat in a hat.","n":2}`, string(b.sent()[0].Body))
+}
+
+// Pictures that have a price by the token are held at the most that they can take, and settled to what the provider says.
+func TestImages_ByTheToken(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "usage(10,2)")[0], map[governance.Unit]int64{governance.UnitInput: 5_000_000_000, governance.UnitOutput: 40_000_000_000})
+	})
+	a := b.post("/v1/images/generations", imageBody)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	s := b.settled(1)[0]
+	require.Equal(t, only(map[governance.Unit]int64{
+		governance.UnitInput: 10, governance.UnitOutputImage: 2, governance.UnitImage: 2, governance.UnitRequest: 1,
+	}), s.Quantities)
+	require.Equal(t, dollars(t, "0.00013"), s.Cost)
+	held := b.ledger.admitted()[0].Estimate
+	require.EqualValues(t, 2*6240, held.Quantities[governance.UnitOutputImage])
+}
+
+// A provider that counts nothing where its price is by the token costs what was held, not nothing.
+func TestImages_WithoutTheTokensOfTheirPrice(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "ok_no_usage") })
+	require.Equal(t, http.StatusOK, b.post("/v1/images/generations", imageBody).StatusCode)
+	s := b.settled(1)[0]
+	require.Equal(t, governance.UsageEstimate, s.Source)
+	require.Equal(t, b.ledger.admitted()[0].Estimate.Cost, s.Cost)
+	require.Positive(t, s.Cost)
+}
+
+// A stream of pictures passes byte for byte, and is settled to its last event.
+func TestImages_Stream(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "usage(10,272)") })
+	a := b.post("/v1/images/generations", `{"model":"m","prompt":"A cat.","stream":true,"partial_images":2}`)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.Equal(t, 2, strings.Count(a.text(), "event: image_generation.partial_image\n"))
+	require.Equal(t, 1, strings.Count(a.text(), "event: image_generation.completed\n"))
+	s := b.settled(1)[0]
+	require.Equal(t, governance.OutcomeComplete, s.Outcome)
+	require.Equal(t, only(map[governance.Unit]int64{
+		governance.UnitInput: 10, governance.UnitOutputImage: 272, governance.UnitImage: 1, governance.UnitRequest: 1,
+	}), s.Quantities)
+}
+
+// The quality and the size of a picture choose its price, as the request names them.
+func TestImages_TiersByQualityAndSize(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		target := s.model("m", "ok_no_usage")[0]
+		priced(target, map[governance.Unit]int64{governance.UnitImage: 40_000_000_000_000})
+		for name, price := range map[string]int64{"hd": 80_000_000_000_000, "hd/1024x1792": 120_000_000_000_000} {
+			tier := governance.PriceTier{ServiceTier: name}
+			tier.Prices[governance.UnitImage] = moneyPerMillion(price)
+			target.Price.Tiers = append(target.Price.Tiers, tier)
+		}
+	})
+	for _, tc := range []struct{ choices, held, cost string }{
+		{`"quality":"standard","size":"1024x1024"`, "0.04", "0.04"},
+		{`"quality":"hd","size":"1024x1024"`, "0.08", "0.08"},
+		{`"quality":"hd","size":"1024x1792"`, "0.12", "0.12"},
+		{`"size":"1024x1024"`, "0.12", "0.04"}, // the provider may choose a quality
+	} {
+		a := b.post("/v1/images/generations", `{"model":"m","prompt":"A cat.",`+tc.choices+`}`)
+		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+		require.Equal(t, tc.cost, a.Header.Get("X-Tollgate-Cost-Usd"), tc.choices)
+		all := b.ledger.admitted()
+		require.Equal(t, tc.held, all[len(all)-1].Estimate.Cost.String(), tc.choices)
+	}
+}
+
+// A budget of money holds exactly on the routes that are charged by the piece: one that affords two pictures admits two.
+func TestImages_ABudgetAffordsWhatItCan(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "ok_no_usage")[0], map[governance.Unit]int64{governance.UnitImage: 40_000_000_000_000})
+		s.limit(governance.KindBudget, governance.MetricCost, int64(dollars(t, "0.1")))
+	})
+	statuses := map[int]int{}
+	for range 5 {
+		statuses[b.post("/v1/images/generations", `{"model":"m","prompt":"A cat."}`).StatusCode]++
+	}
+	require.Equal(t, map[int]int{http.StatusOK: 2, http.StatusTooManyRequests: 3}, statuses)
+	require.Len(t, b.sent(), 2)
+}
+
+func TestImages_AbsurdRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	for member, param := range map[string]string{
+		`"n":0`: "n", `"n":-1`: "n", `"n":1e9`: "n", `"n":"2"`: "n", `"partial_images":-1`: "partial_images",
+		`"quality":7`: "quality", `"size":[]`: "size",
+	} {
+		a := b.post("/v1/images/generations", `{"model":"m","prompt":"A cat.",`+member+`}`)
+		require.Equal(t, http.StatusBadRequest, a.StatusCode, member)
+		require.Equal(t, param, *a.failure(t).Param)
+	}
+	require.Empty(t, b.sent())
+}
+
+const speechBody = `{"model":"m","input":"Grüße!","voice":"alloy"}`
+
+// Speech is charged by the character of the request; what is heard passes byte for byte.
+func TestSpeech_ByTheCharacter(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "ok")[0], map[governance.Unit]int64{governance.UnitCharacter: 15_000_000_000})
+	})
+	a := b.post("/v1/audio/speech", speechBody)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.NoError(t, a.err)
+	require.Equal(t, "audio/mpeg", a.Header.Get("Content-Type"))
+	require.True(t, strings.HasPrefix(a.text(), "ID3\x04"))
+	require.True(t, strings.HasSuffix(a.text(), "\xff\xfb\x90\x00"+lastWord(t)))
+	s := b.settled(1)[0]
+	require.Equal(t, only(map[governance.Unit]int64{governance.UnitCharacter: 6, governance.UnitRequest: 1}), s.Quantities)
+	require.Equal(t, dollars(t, "0.00009"), s.Cost)
+	require.Equal(t, governance.OutcomeComplete, s.Outcome)
+}
+
+// Speech can be heard before all of it is there.
+func TestSpeech_IsHeardAsItComes(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "confirm") })
+	o := b.openAt("/v1/audio/speech", speechBody)
+	heard := make([]byte, 4)
+	_, err := o.lines.Read(heard)
+	require.NoError(t, err)
+	require.Equal(t, "ID3\x04", string(heard))
+	require.Empty(t, b.ledger.closed())
+	for range 9 {
+		b.release(1)
+	}
+	b.settled(1)
+}
+
+// Speech that breaks off does not end like a whole one.
+func TestSpeech_ABrokenEndIsVisible(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "reset_after(3)") })
+	a := b.post("/v1/audio/speech", speechBody)
+	require.Equal(t, http.StatusOK, a.StatusCode)
+	require.Error(t, a.err)
+	s := b.settled(1)[0]
+	require.Equal(t, governance.OutcomeUpstreamAborted, s.Outcome)
+	require.Positive(t, s.Cost, "the provider has spoken, and will charge for it")
+}
+
+// Speech as events reports its tokens.
+func TestSpeech_AsEvents(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "usage(5,9)") })
+	a := b.post("/v1/audio/speech", `{"model":"m","input":"Hello.","voice":"alloy","stream_format":"sse"}`)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	require.Equal(t, 1, strings.Count(a.text(), "event: speech.audio.done\n"))
+	s := b.settled(1)[0]
+	require.Equal(t, only(map[governance.Unit]int64{
+		governance.UnitInput: 5, governance.UnitOutputAudio: 9, governance.UnitCharacter: 6, governance.UnitRequest: 1,
+	}), s.Quantities)
+}
+
+// An error in the place of speech is one, and another target may be asked.
+func TestSpeech_FallsBackBeforeItIsHeard(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{"status(503)", "reset_before_bytes", "reset_after(0)"} {
+		b := start(t, func(s *setup) { s.model("m", script, "ok") })
+		a := b.post("/v1/audio/speech", speechBody)
+		require.Equal(t, http.StatusOK, a.StatusCode, "%s: %s", script, a.text())
+		require.Equal(t, "2", a.Header.Get("X-Tollgate-Attempts"), script)
+		require.True(t, strings.HasPrefix(a.text(), "ID3"), script)
+	}
+}
+
+const rerankBody = `{"model":"m","query":"What is the capital?","documents":["Bern","Rome","Oslo"],"top_n":2}`
+
+// Rankings are charged by the search or by the token, on either path.
+func TestRerank(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "ok")[0], map[governance.Unit]int64{governance.UnitSearch: 2_000_000_000_000})
+	})
+	for _, path := range []string{"/v1/rerank", "/v2/rerank", "/rerank", "/openai/v1/rerank"} {
+		a := b.post(path, rerankBody)
+		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+		require.Equal(t, "0.002", a.Header.Get("X-Tollgate-Cost-Usd"))
+	}
+	for _, s := range b.settled(4) {
+		require.EqualValues(t, 1, s.Quantities[governance.UnitSearch])
+		require.Equal(t, governance.UsageProvider, s.Source)
+	}
+	require.Equal(t, dollars(t, "0.002"), b.ledger.admitted()[0].Estimate.Cost)
+}
+
+func moneyPerMillion(n int64) money.PerMillion { return money.PerMillion(n) }
+
+func lastWord(t *testing.T) string {
+	t.Helper()
+	words := strings.SplitAfter(mock.DefaultText, " ")
+	return words[len(words)-1]
+}
