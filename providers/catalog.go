@@ -70,19 +70,27 @@ type Quirks struct {
 // Quirky is a Provider whose upstream has quirks. Whoever writes its requests minds them.
 type Quirky interface{ Quirks() Quirks }
 
-// prefixOpenAI is what the dialects of a catalog have in common.
-const prefixOpenAI = "openai/"
-
-// catalogDialects are the dialects that an entry can name, behind their prefix.
+// catalogDialects are the dialects that an entry can name.
 func catalogDialects() []Dialect {
-	return []Dialect{OpenAIChat, OpenAICompletions, OpenAIResponses, OpenAIEmbeddings, OpenAIModerations}
+	return []Dialect{
+		OpenAIChat, OpenAICompletions, OpenAIResponses, OpenAIEmbeddings, OpenAIModerations,
+		OpenAIImages, OpenAIImageEdits, OpenAIImageVariations, OpenAISpeech, OpenAITranscriptions, OpenAITranslations, CohereRerank,
+	}
+}
+
+// catalogName is what an entry calls a dialect: what stands behind the prefix.
+func catalogName(d Dialect) string {
+	_, name, _ := strings.Cut(string(d), "/")
+	return name
 }
 
 // Dialects lists what the entry speaks.
 func (e *Entry) Dialects() []Dialect {
 	all := make([]Dialect, 0, len(e.Speaks))
-	for _, name := range e.Speaks {
-		all = append(all, Dialect(prefixOpenAI+name))
+	for _, d := range catalogDialects() {
+		if slices.Contains(e.Speaks, catalogName(d)) {
+			all = append(all, d)
+		}
 	}
 	return all
 }
@@ -179,7 +187,7 @@ func (e *Entry) validate() error {
 	need(e.Auth == "" || headerForm.MatchString(string(e.Auth)), "auth: want bearer, none or the name of a header, not %q", e.Auth)
 	need(len(e.Speaks) > 0, "speaks: names no dialect")
 	for i, name := range e.Speaks {
-		need(slices.Contains(catalogDialects(), Dialect(prefixOpenAI+name)), "speaks: %q is none of %s", name, dialectNames())
+		need(slices.Contains(strings.Split(dialectNames(), ", "), name), "speaks: %q is none of %s", name, dialectNames())
 		need(!slices.Contains(e.Speaks[:i], name), "speaks: %q stands twice", name)
 	}
 	switch e.Quirks.OutputLimit {
@@ -193,7 +201,7 @@ func (e *Entry) validate() error {
 func dialectNames() string {
 	var names []string
 	for _, d := range catalogDialects() {
-		names = append(names, strings.TrimPrefix(string(d), prefixOpenAI))
+		names = append(names, catalogName(d))
 	}
 	return strings.Join(names, ", ")
 }
