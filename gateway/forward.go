@@ -23,7 +23,12 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
-const maxErrorBody = 1 << 20 // bytes of an upstream's error that are read
+const (
+	maxErrorBody = 1 << 20 // bytes of an upstream's error that are read
+	// tagUsage is the tag of a spend row whose usage the provider reported in a shape that makes no sense to its meter. What it
+	// said is kept beside the row.
+	tagUsage = "usage_shape"
+)
 
 // attempt is one call to one target, from its reservation to its settlement.
 type attempt struct {
@@ -617,7 +622,9 @@ func (c *call) conclude(a *attempt, s governance.Settlement) {
 	if s.Outcome == governance.OutcomeComplete && s.Source == governance.UsageEstimate {
 		c.g.metrics.noUsage(a.target.Provider.Name)
 	}
-	c.attempts = append(c.attempts, plugins.Attempt{
-		ID: a.id, Target: a.target, Settlement: s, RawUsage: a.meter.Facts().Usage.Raw,
-	})
+	facts := a.meter.Facts()
+	if facts.BadUsage {
+		c.tag(map[string]string{tagUsage: "unknown"})
+	}
+	c.attempts = append(c.attempts, plugins.Attempt{ID: a.id, Target: a.target, Settlement: s, RawUsage: facts.Usage.Raw})
 }

@@ -192,3 +192,19 @@ func TestAnUpstreamThatKeepsItsConnectionOpenAfterTheEnd(t *testing.T) {
 	require.True(t, strings.HasSuffix(a.text(), "[DONE]\n\n"))
 	require.Equal(t, governance.OutcomeComplete, b.settled(1)[0].Outcome)
 }
+
+// TestUsageOfAnUnknownShapeIsKeptAndFlagged: the call is charged by an estimate, and what the provider said can be looked at.
+func TestUsageOfAnUnknownShapeIsKeptAndFlagged(t *testing.T) {
+	t.Parallel()
+	w := &witness{id: "w"}
+	b := start(t, func(s *setup) {
+		s.model("m", "usage(-5,7)")
+		s.chain = []gateway.Link{{Plugin: w}}
+	})
+	require.Equal(t, http.StatusOK, b.chat().StatusCode)
+	told := w.told(t)
+	require.Equal(t, "unknown", told.Call.Tags["usage_shape"])
+	require.Len(t, told.Attempts, 1)
+	require.Equal(t, governance.UsageEstimate, told.Attempts[0].Settlement.Source)
+	require.Contains(t, string(told.Attempts[0].RawUsage), `"prompt_tokens":-5`)
+}

@@ -134,8 +134,9 @@ func (m *meter) usage() {
 		return
 	case '{':
 	default:
-		m.Skip()
-		m.flawed, m.last = true, append(m.last[:0], "null"...)
+		if raw := m.Raw(); !m.Fault() {
+			m.flawed, m.last = true, append(m.last[:0], raw...)
+		}
 		return
 	}
 	raw := m.Raw()
@@ -162,9 +163,9 @@ func (m *meter) conclude(whole bool) {
 		}
 	}
 	m.facts.PromptUsage, m.facts.HasUsage, m.facts.BadUsage = ok && !whole, ok && whole, !ok
-	m.facts.Usage = governance.Usage{}
+	m.facts.Usage = governance.Usage{Raw: m.raw()} // of a shape that is unknown too
 	if ok {
-		m.facts.Usage = governance.Usage{Quantities: q, Raw: m.raw()}
+		m.facts.Usage.Quantities = q
 	}
 }
 

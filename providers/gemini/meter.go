@@ -142,15 +142,15 @@ func (m *meter) conclude(whole bool) {
 	whole = m.reported.Candidates.Given || whole && (m.reported.Total.Given || f.OutputLen == 0)
 	f.HasUsage, f.PromptUsage, f.BadUsage = m.valid && whole, m.valid && !whole, !m.valid
 	f.Usage = governance.Usage{}
+	if len(m.usage) <= maxRawUsage { // of a shape that is unknown too
+		f.Usage.Raw = bytes.Clone(m.usage)
+	}
 	if !m.valid {
 		return
 	}
 	f.Usage.Quantities = m.reported.quantities()
 	if !whole {
 		f.Usage.Quantities[governance.UnitOutput], f.Usage.Quantities[governance.UnitReasoning] = 0, 0
-	}
-	if len(m.usage) <= maxRawUsage {
-		f.Usage.Raw = bytes.Clone(m.usage)
 	}
 }
 

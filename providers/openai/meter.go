@@ -29,27 +29,23 @@ func (m *found) result() providers.Facts {
 
 // usage reads the next value as a usage object: the last one counts. It reports whether it was one; null is none.
 func (m *found) usage() bool {
-	switch m.Kind() {
-	case 'n':
+	kind := m.Kind()
+	if kind == 'n' {
 		m.Skip()
-		return false
-	case '{':
-	default:
-		m.Skip()
-		m.setUsage(governance.Usage{}, false)
 		return false
 	}
 	raw := m.Raw()
 	if m.Fault() {
 		return false
 	}
-	q, ok := parseUsage(&m.inside, raw)
-	u := governance.Usage{Quantities: q}
-	if ok {
-		u.Raw = kept(raw)
+	var u governance.Usage
+	ok := false
+	if kind == '{' {
+		u.Quantities, ok = parseUsage(&m.inside, raw)
 	}
+	u.Raw = kept(raw) // of a shape that is unknown too, so that somebody can find out what it was
 	m.setUsage(u, ok)
-	return true
+	return kind == '{'
 }
 
 // kept returns what is kept of a usage object beside its row.
@@ -90,16 +86,21 @@ func (m *found) output(counted bool) {
 		}
 	case '{':
 		for m.Enter('{'); m.Next(); {
-			switch m.part() {
-			case written:
-				m.output(true)
-			case around:
-				m.output(false)
-			case repeated:
-				m.Skip()
-			}
+			m.partOf(m.Name())
 		}
 	default:
+		m.Skip()
+	}
+}
+
+// partOf adds up the text in a member of an answer.
+func (m *found) partOf(name []byte) {
+	switch partNamed(name) {
+	case written:
+		m.output(true)
+	case around:
+		m.output(false)
+	case repeated:
 		m.Skip()
 	}
 }
@@ -113,8 +114,8 @@ const (
 	repeated             // a second form of what stands elsewhere, or no text at all
 )
 
-func (m *found) part() part {
-	switch string(m.Name()) {
+func partNamed(name []byte) part {
+	switch string(name) {
 	case "content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "arguments", "input", "name", "transcript":
 		return written
 	case "reasoning_details", "annotations", "logprobs", "data", "encrypted_content":

@@ -2,6 +2,7 @@ package openai_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -121,6 +122,10 @@ func TestF019_F020_F022_F034_UsageInDisjointQuantities(t *testing.T) {
 			map[governance.Unit]int64{read: 20, audioIn: 30, out: 1},
 		},
 		{"images", `{"prompt_tokens":50,"completion_tokens":1,"prompt_tokens_details":{"image_tokens":40}}`, map[governance.Unit]int64{in: 10, imageIn: 40, out: 1}},
+		{
+			"searches of Perplexity", `{"prompt_tokens":14,"completion_tokens":9,"total_tokens":23,"num_search_queries":3,"citation_tokens":70}`,
+			map[governance.Unit]int64{in: 14, out: 9, governance.UnitSearch: 3},
+		},
 		{"only the total", `{"prompt_tokens":7,"total_tokens":7}`, map[governance.Unit]int64{in: 7}},
 		{
 			"names of the responses dialect", `{"input_tokens":10,"input_tokens_details":{"cached_tokens":4},"output_tokens":6,"output_tokens_details":{"reasoning_tokens":2},"total_tokens":16}`,
@@ -156,11 +161,13 @@ func TestF034_UsageThatMakesNoSense(t *testing.T) {
 		`{"prompt_tokens":10,"completion_tokens":99999999999999999999}`,
 		`{"prompt_tokens":10,"completion_tokens":5,"completion_tokens_details":{"reasoning_tokens":-3}}`,
 		`{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":7}`,
+		`{"prompt_tokens":10,"completion_tokens":5,"num_search_queries":-1}`,
 	} {
 		f := body(chat, `{"choices":[],"usage":`+usage+`}`)
 		require.False(t, f.HasUsage, usage)
 		require.True(t, f.BadUsage, usage)
 		require.Zero(t, f.Usage.Quantities, usage)
+		require.Equal(t, usage, string(f.Usage.Raw), "is kept for whoever finds out what it was")
 	}
 	f := body(chat, `{"choices":[],"usage":null}`)
 	require.False(t, f.HasUsage)
@@ -374,6 +381,28 @@ func TestResponsesBody(t *testing.T) {
 	f = body(respond, `{"error":{"message":"no"}}`)
 	require.False(t, f.Terminal)
 	require.NotNil(t, f.ErrorBody)
+}
+
+// TestResponsesSearches: OpenAI charges searches of the web by the piece and reports them nowhere but in the output.
+func TestResponsesSearches(t *testing.T) {
+	t.Parallel()
+	const call = `{"type":"web_search_call","id":"ws","status":"completed","action":{"type":%q,"query":"type"}}`
+	output := strings.Join([]string{
+		fmt.Sprintf(call, "search"), fmt.Sprintf(call, "open_page"), `{"action":{"type":"search"},"type":"web_search_call"}`,
+		fmt.Sprintf(call, "find_in_page"), `{"type":"web_search_call","status":"completed"}`, `{"type":"file_search_call"}`, `null`, `"x"`,
+		`{"type":"message","content":[{"type":"output_text","text":"web_search_call"}]}`,
+	}, ",")
+	response := `{"object":"response","output":[` + output + `],"usage":{"input_tokens":8,"output_tokens":4,"total_tokens":12}}`
+	want := quantities(map[governance.Unit]int64{in: 8, out: 4, governance.UnitSearch: 3})
+	f := body(respond, response)
+	require.True(t, f.Terminal)
+	require.Equal(t, want, f.Usage.Quantities)
+	m := openai.New().Meter(respond)
+	for range 2 { // the second one takes the place of the first
+		data := []byte(`{"type":"response.completed","response":` + response + `}`)
+		m.Event(sse.Event{Raw: data, Name: []byte("response.completed"), Data: data})
+	}
+	require.Equal(t, want, m.Facts().Usage.Quantities)
 }
 
 func TestResponsesStream(t *testing.T) {

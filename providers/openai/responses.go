@@ -3,17 +3,25 @@ package openai
 import (
 	"bytes"
 
+	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
 // responsesMeter reads the responses dialect: typed events, with the usage in the one that ends the stream.
-type responsesMeter struct{ found }
+type responsesMeter struct {
+	found
+	searches int64 // of the web, in the last whole response
+}
 
 func newResponsesMeter() *responsesMeter { return &responsesMeter{} }
 
 // Facts implements providers.Meter.
-func (m *responsesMeter) Facts() providers.Facts { return m.result() }
+func (m *responsesMeter) Facts() providers.Facts {
+	f := m.result()
+	f.Usage.Quantities[governance.UnitSearch] = m.searches // OpenAI's usage object leaves them out, its bill does not
+	return f
+}
 
 // Body implements providers.Meter. A response whose status is "failed" is an answer, in the shape that clients expect; an
 // object with an error that is no response is not.
@@ -55,10 +63,61 @@ func (m *responsesMeter) member(name []byte) {
 	case "service_tier":
 		m.serviceTier()
 	case "output":
-		m.output(false)
+		m.items()
 	default:
 		m.Skip()
 	}
+}
+
+// items reads what a response consists of.
+func (m *responsesMeter) items() {
+	if m.Kind() != '[' {
+		m.output(false)
+		return
+	}
+	m.searches = 0
+	for m.Enter('['); m.Next(); {
+		if m.Kind() != '{' {
+			m.output(false)
+			continue
+		}
+		if m.item() {
+			m.searches++
+		}
+	}
+}
+
+// item reads one of them, and reports whether it is a search of the web that is charged by the piece: to open a page that it
+// found is another action of the same tool, and costs its tokens alone.
+func (m *responsesMeter) item() bool {
+	tool, opened := false, false
+	for m.Enter('{'); m.Next(); {
+		switch name := m.Name(); string(name) {
+		case "type":
+			tool = string(m.Text()) == "web_search_call"
+		case "action":
+			opened = m.action()
+		default:
+			m.partOf(name)
+		}
+	}
+	return tool && !opened
+}
+
+// action reads what a tool did, and reports whether that was something else than a search.
+func (m *responsesMeter) action() (other bool) {
+	if m.Kind() != '{' {
+		m.Skip()
+		return false
+	}
+	for m.Enter('{'); m.Next(); {
+		if string(m.Name()) == "type" {
+			other = string(m.Text()) != "search"
+		} else {
+			m.Skip()
+		}
+	}
+	return other
 }
 
 // Event implements providers.Meter. Events that repeat what the deltas before them said are not decoded.

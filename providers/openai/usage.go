@@ -46,6 +46,7 @@ type reported struct {
 	CacheRead  providers.Count // Anthropic behind a compatible front
 	CacheWrite providers.Count // the same
 	Reasoning  providers.Count // Perplexity
+	Searches   providers.Count // the same, by the piece
 }
 
 // read reads a usage object and reports whether it is one.
@@ -81,6 +82,8 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 			u.CacheWrite.Read(s)
 		case "reasoning_tokens":
 			u.Reasoning.Read(s)
+		case "num_search_queries":
+			u.Searches.Read(s)
 		default:
 			s.Skip()
 		}
@@ -132,13 +135,14 @@ func parseUsage(s *jsonscan.Scanner, raw []byte) (q governance.Quantities, ok bo
 	q[governance.UnitOutputAudio] = take(&rest, most(u.CompletionDetails.Audio, u.OutputDetails.Audio))
 	q[governance.UnitOutputImage] = take(&rest, most(u.CompletionDetails.Image, u.OutputDetails.Image))
 	q[governance.UnitOutput] = rest
+	q[governance.UnitSearch] = u.Searches.N
 	return q, true
 }
 
 func (u *reported) nonsense() bool {
 	for _, c := range []providers.Count{
 		u.Prompt, u.Input, u.Completion, u.Output, u.Total,
-		u.Cached, u.CacheHit, u.CacheRead, u.CacheWrite, u.Reasoning,
+		u.Cached, u.CacheHit, u.CacheRead, u.CacheWrite, u.Reasoning, u.Searches,
 	} {
 		if c.Bad {
 			return true
