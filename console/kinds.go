@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
 
 // ProviderKind is a kind of upstream that providers can have.
@@ -22,6 +23,8 @@ type ProviderKind struct {
 	// PriceProvider is its name in the price book; empty: each provider is looked up by its own name.
 	PriceProvider string
 	Docs          string // URL
+	// CheckCredential says what is wrong with a credential, without showing any of it. Nil: it is a word in a header.
+	CheckCredential func(secret.String) error
 }
 
 // howToList tells of the list of kinds.
@@ -51,6 +54,23 @@ func (u upstreams) kind(name string) (ProviderKind, bool) {
 		return ProviderKind{}, false
 	}
 	return u.kinds[i], true
+}
+
+// checkCredential refuses what the code of a kind could not use.
+func (u upstreams) checkCredential(kind string, credential secret.String) error {
+	if credential.IsZero() {
+		return nil
+	}
+	if k, ok := u.kind(kind); ok && k.CheckCredential != nil {
+		if err := k.CheckCredential(credential); err != nil {
+			return invalidField("credential", err.Error())
+		}
+		return nil
+	}
+	if strings.ContainsFunc(credential.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return invalidField("credential", "must be printable ASCII without spaces, since it travels in a header")
+	}
+	return nil
 }
 
 type providerKind struct {

@@ -1,10 +1,14 @@
 package console
 
 import (
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/internal/secret"
 )
 
 func testKinds() []ProviderKind {
@@ -41,4 +45,26 @@ func TestProviderKinds(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, a.status)
 	require.Contains(t, a.faults()["body.base_url"], "http://localhost:8000/v1")
 	e.must(http.MethodPost, "/providers", object{"name": "here", "kind": "vllm", "base_url": "http://localhost:8000/v1"})
+}
+
+// A kind says itself what its credentials look like; those of others are a word in a header. None is ever shown.
+func TestProviderKinds_CheckTheirCredentials(t *testing.T) {
+	t.Parallel()
+	keys := ProviderKind{Kind: "cloud", Title: "Cloud", BaseURL: "https://cloud.example", CheckCredential: func(c secret.String) error {
+		if strings.HasPrefix(c.Reveal(), "{") {
+			return nil
+		}
+		return errors.New("the credential must be an object")
+	}}
+	e := newEnv(t, func(o *Options) { o.ProviderKinds = append(testKinds(), keys) })
+	id := e.create("/providers", object{"name": "good", "kind": "cloud", "credential": `{"key": "two words"}`})
+	e.must(http.MethodPatch, "/providers/"+id, object{"name": "better"})
+	for _, refused := range []answer{
+		e.send(http.MethodPost, "/providers", object{"name": "bad", "kind": "cloud", "credential": "MARK"}),
+		e.send(http.MethodPatch, "/providers/"+id, object{"credential": "MARK"}),
+		e.send(http.MethodPost, "/providers", object{"name": "bad", "kind": "groq", "credential": `{"key": "MARK"}`}),
+	} {
+		require.Contains(t, refused.faults(), "body.credential")
+		require.NotContains(t, refused.text, "MARK")
+	}
 }

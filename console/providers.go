@@ -60,8 +60,8 @@ func (u upstreams) check(p governance.Provider) error {
 	if err := checkName("name", p.Name, maxName); err != nil {
 		return err
 	}
-	if c := p.Credential.Reveal(); strings.ContainsFunc(c, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return invalidField("credential", "must be printable ASCII without spaces, since it travels in a header")
+	if err := u.checkCredential(p.Kind, p.Credential); err != nil {
+		return err
 	}
 	return u.checkURL(p.BaseURL)
 }

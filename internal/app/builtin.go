@@ -23,6 +23,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
 	"github.com/tollgate-gateway/tollgate/providers/bedrock"
+	"github.com/tollgate-gateway/tollgate/providers/cohere"
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
@@ -43,7 +44,7 @@ func builtinPlugins() []plugins.Module {
 
 // builtinProviders are the kinds of upstream that have code of their own.
 func builtinProviders() []providers.Provider {
-	return []providers.Provider{openai.New(), anthropic.New(), gemini.New(), bedrock.New()}
+	return []providers.Provider{openai.New(), anthropic.New(), gemini.New(), bedrock.New(), cohere.New(openai.New())}
 }
 
 // builtinTranslators carry calls between dialects where a target does not speak the route's.

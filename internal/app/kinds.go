@@ -8,6 +8,8 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/bedrock"
+	"github.com/tollgate-gateway/tollgate/providers/cohere"
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
@@ -30,6 +32,11 @@ func describedKinds() map[string]console.ProviderKind {
 		gemini.Kind: {
 			Title: "Google Gemini", BaseURL: "https://generativelanguage.googleapis.com/v1beta", Docs: "https://ai.google.dev/api",
 		},
+		bedrock.Kind: {
+			Title: "Amazon Bedrock", ExampleURL: "https://bedrock-runtime.us-east-1.amazonaws.com",
+			Docs: "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html",
+		},
+		cohere.Kind: {Title: "Cohere", BaseURL: "https://api.cohere.ai", Docs: "https://docs.cohere.com/reference/rerank"},
 	}
 }
 
@@ -57,6 +64,9 @@ func openKinds(path string) (*kinds, error) {
 		known[p.Kind()] = true
 		d := described[p.Kind()]
 		d.Kind = p.Kind()
+		if checker, ok := p.(providers.CredentialChecker); ok {
+			d.CheckCredential = checker.CheckCredential
+		}
 		k.add(p, d)
 	}
 	for i, e := range append(builtin, own...) {
