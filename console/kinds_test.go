@@ -44,6 +44,13 @@ func TestProviderKinds(t *testing.T) {
 	a = e.send(http.MethodPost, "/providers", object{"name": "where", "kind": "vllm"})
 	require.Equal(t, http.StatusBadRequest, a.status)
 	require.Contains(t, a.faults()["body.base_url"], "http://localhost:8000/v1")
+	for _, query := range []string{"api-version=2024-10-21", "api-version=preview"} {
+		e.must(http.MethodPost, "/providers", object{"name": query, "kind": "openai", "base_url": "https://h.example.com/openai?" + query})
+	}
+	for _, query := range []string{"api-version=", "api-version=a&key=b", "api-version=a%20b", "API-VERSION=a", "key=b"} {
+		a = e.send(http.MethodPost, "/providers", object{"name": query, "kind": "openai", "base_url": "https://h.example.com?" + query})
+		require.Contains(t, a.faults()["body.base_url"], "query", query)
+	}
 	e.must(http.MethodPost, "/providers", object{"name": "here", "kind": "vllm", "base_url": "http://localhost:8000/v1"})
 }
 

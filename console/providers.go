@@ -76,8 +76,8 @@ func (u upstreams) checkURL(text string) error {
 		return invalidField(field, "must be a URL such as https://api.openai.com/v1")
 	case base.User != nil:
 		return invalidField(field, "must not contain a user or password; use credential")
-	case base.RawQuery != "" || base.ForceQuery || base.Fragment != "" || strings.Contains(text, "#"):
-		return invalidField(field, "must not have a query or fragment")
+	case !governance.IsBaseQuery(base.RawQuery) || base.ForceQuery || base.Fragment != "" || strings.Contains(text, "#"):
+		return invalidField(field, "must not have a query or fragment, but for an api-version")
 	case base.Scheme != "https" && base.Scheme != "http":
 		return invalidField(field, "must begin with https://")
 	case strings.Contains(base.Path, "..") || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):

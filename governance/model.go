@@ -1,6 +1,7 @@
 package governance
 
 import (
+	"regexp"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/internal/secret"
@@ -49,6 +50,12 @@ type Target struct {
 	OutputRate int64
 	Price      *PriceVersion // what is active now; nil: unpriced
 }
+
+var apiVersion = regexp.MustCompile(`^(api-version=[A-Za-z0-9-]{1,40})?$`)
+
+// IsBaseQuery reports whether the query of a base URL is none, or names a version of the API as Azure wants it: all else might
+// be a credential, and that has its own place.
+func IsBaseQuery(query string) bool { return apiVersion.MatchString(query) }
 
 // ModelTarget is one way of serving a model. Lower priorities are tried first; within one, weights share the calls.
 type ModelTarget struct {

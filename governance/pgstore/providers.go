@@ -199,7 +199,7 @@ func checkProvider(p *governance.Provider) error {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return invalid("base_url", "is not an http or https URL")
 	}
-	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if u.User != nil || !governance.IsBaseQuery(u.RawQuery) || u.Fragment != "" {
 		return invalid("base_url", "has a user, a query or a fragment; credentials go into credential")
 	}
 	return nil

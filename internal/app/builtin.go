@@ -22,6 +22,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins/virtualkey"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/azure"
 	"github.com/tollgate-gateway/tollgate/providers/bedrock"
 	"github.com/tollgate-gateway/tollgate/providers/cohere"
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
@@ -44,7 +45,9 @@ func builtinPlugins() []plugins.Module {
 
 // builtinProviders are the kinds of upstream that have code of their own.
 func builtinProviders() []providers.Provider {
-	return []providers.Provider{openai.New(), anthropic.New(), gemini.New(), bedrock.New(), cohere.New(openai.New())}
+	return []providers.Provider{
+		openai.New(), anthropic.New(), gemini.New(), azure.New(openai.Of(azure.Entry())), bedrock.New(), cohere.New(openai.New()),
+	}
 }
 
 // builtinTranslators carry calls between dialects where a target does not speak the route's.

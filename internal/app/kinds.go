@@ -8,6 +8,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/azure"
 	"github.com/tollgate-gateway/tollgate/providers/bedrock"
 	"github.com/tollgate-gateway/tollgate/providers/cohere"
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
@@ -21,17 +22,28 @@ type kinds struct {
 	described []console.ProviderKind
 }
 
-// described are the kinds with code of their own, as people are told of them.
+// described is an entry as people are told of it.
+func described(e *providers.Entry) console.ProviderKind {
+	return console.ProviderKind{
+		Kind: e.Kind, Title: e.Title, BaseURL: e.BaseURL, ExampleURL: e.ExampleURL, PriceProvider: e.Prices, Docs: e.Docs,
+	}
+}
+
+// describedKinds are the kinds with code of their own, as people are told of them.
 func describedKinds() map[string]console.ProviderKind {
 	return map[string]console.ProviderKind{
 		openai.Kind: {
 			Title: "OpenAI, and whatever speaks all of its API", BaseURL: "https://api.openai.com/v1",
 			Docs: "https://platform.openai.com/docs/api-reference",
 		},
-		anthropic.Kind: {Title: "Anthropic", BaseURL: "https://api.anthropic.com/v1", Docs: "https://docs.anthropic.com/en/api"},
-		gemini.Kind: {
-			Title: "Google Gemini", BaseURL: "https://generativelanguage.googleapis.com/v1beta", Docs: "https://ai.google.dev/api",
+		anthropic.Kind: {
+			Title: "Anthropic", BaseURL: "https://api.anthropic.com/v1", PriceProvider: "anthropic", Docs: "https://docs.anthropic.com/en/api",
 		},
+		gemini.Kind: {
+			Title: "Google Gemini", BaseURL: "https://generativelanguage.googleapis.com/v1beta", PriceProvider: "google",
+			Docs: "https://ai.google.dev/api",
+		},
+		azure.Kind: described(azure.Entry()),
 		bedrock.Kind: {
 			Title: "Amazon Bedrock", ExampleURL: "https://bedrock-runtime.us-east-1.amazonaws.com",
 			Docs: "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html",
@@ -59,10 +71,10 @@ func openKinds(path string) (*kinds, error) {
 	}
 	k := &kinds{}
 	known := make(map[string]bool)
-	described := describedKinds()
+	told := describedKinds()
 	for _, p := range builtinProviders() {
 		known[p.Kind()] = true
-		d := described[p.Kind()]
+		d := told[p.Kind()]
 		d.Kind = p.Kind()
 		if checker, ok := p.(providers.CredentialChecker); ok {
 			d.CheckCredential = checker.CheckCredential
@@ -78,9 +90,7 @@ func openKinds(path string) (*kinds, error) {
 			return nil, fmt.Errorf("%s: entry %q has the name of a kind that is built in", from, e.Kind)
 		}
 		known[e.Kind] = true
-		k.add(openai.Of(&e), console.ProviderKind{
-			Kind: e.Kind, Title: e.Title, BaseURL: e.BaseURL, ExampleURL: e.ExampleURL, PriceProvider: e.Prices, Docs: e.Docs,
-		})
+		k.add(openai.Of(&e), described(&e))
 	}
 	return k, nil
 }
