@@ -264,8 +264,8 @@ func (c *call) claim() error {
 	return nil
 }
 
-// prepare runs every stage that comes before the first attempt.
-func (c *call) prepare() error {
+// attribute finds out for whom and for what a call is.
+func (c *call) attribute() error {
 	dropped, err := c.wishes.attribute(c.Body, c.route.dialect, c.Principal.Require)
 	if err != nil {
 		return err
@@ -277,6 +277,15 @@ func (c *call) prepare() error {
 		if c.EndUserNum, err = c.g.endUsers.EndUser(c.ctx(), c.Principal.Key.Num, c.Principal.Organization.Num, c.EndUser); err != nil {
 			return orUnavailable(err)
 		}
+	}
+	return nil
+}
+
+// prepare runs every stage that comes before the first attempt.
+func (c *call) prepare() error {
+	err := c.attribute()
+	if err != nil {
+		return err
 	}
 	if err = c.pickCatalog(); err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
-// Options is all that a Gateway is made of. Only Idempotency and DialControl may be nil.
+// Options is all that a Gateway is made of. Only Idempotency, Batches and DialControl may be nil.
 type Options struct {
 	Config      Config
 	Chain       []Link // in the configuration's order
@@ -30,6 +30,7 @@ type Options struct {
 	EndUsers    governance.EndUsers
 	Spend       governance.SpendStore
 	Idempotency governance.IdempotencyStore // nil: Idempotency-Key is refused
+	Batches     governance.BatchStore       // nil: files and batches are not served
 	// Now is the database's clock as it is known here: ids of requests and attempts carry it.
 	Now     func() time.Time
 	Log     zerolog.Logger
@@ -51,6 +52,7 @@ type Gateway struct {
 	endUsers  governance.EndUsers
 	spend     governance.SpendStore
 	idem      governance.IdempotencyStore
+	batches   governance.BatchStore
 	now       func() time.Time
 	log       zerolog.Logger
 	metrics   metrics
@@ -81,7 +83,7 @@ func New(o Options) (*Gateway, error) {
 		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
 		lanes:     ways,
 		upstreams: newUpstreams(o.Config, o.DialControl),
-		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency,
+		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency, batches: o.Batches,
 		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics),
 		drains:  make(chan struct{}, o.Config.Drains),
 		records: make(chan plugins.Record, o.Config.RecordQueue),

@@ -104,7 +104,7 @@ var (
 	matrixModels = map[string]string{ // what a target can do is known by its model
 		openai.Kind: "gpt-5", anthropic.Kind: "claude-sonnet-4-5", bedrock.Kind: "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
 	}
-	runningName  = regexp.MustCompile(`mock[-_][0-9]+|01[0-9a-f]{6}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|"(created|created_at)": ?[0-9]+`)
+	runningName = regexp.MustCompile(`mock[-_][0-9]+|01[0-9a-f]{6}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|"(created|created_at)": ?[0-9]+`)
 )
 
 // cell is what became of a request.

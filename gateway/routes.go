@@ -39,6 +39,15 @@ func routes() []*route {
 		{governance.RouteSpeech, http.MethodPost, "/v1/audio/speech", providers.OpenAISpeech, model},
 		{governance.RouteRerank, http.MethodPost, "/v1/rerank", providers.CohereRerank, model},
 		{governance.RouteRerank, http.MethodPost, "/v2/rerank", providers.CohereRerank, model}, // what Cohere's SDK calls
+		{"files.upload", http.MethodPost, "/v1/files", "", (*call).serveFileUpload},
+		{"files", http.MethodGet, "/v1/files", "", (*call).serveFiles},
+		{"files.one", http.MethodGet, "/v1/files/:id", "", (*call).serveFile},
+		{"files.content", http.MethodGet, "/v1/files/:id/content", "", (*call).serveFileContent},
+		{"files.delete", http.MethodDelete, "/v1/files/:id", "", (*call).serveFileDelete},
+		{"batches.create", http.MethodPost, "/v1/batches", "", (*call).serveBatchCreate},
+		{governance.RouteBatches, http.MethodGet, "/v1/batches", "", (*call).serveBatches},
+		{"batches.one", http.MethodGet, "/v1/batches/:id", "", (*call).serveBatch},
+		{"batches.cancel", http.MethodPost, "/v1/batches/:id/cancel", "", (*call).serveBatchCancel},
 		{"models", http.MethodGet, "/v1/models", "", (*call).serveModels},
 		{"models.one", http.MethodGet, modelPath + "*", "", (*call).serveModelInfo},
 		{"key", http.MethodGet, "/v1/key", "", (*call).serveKey},
@@ -51,6 +60,16 @@ func routes() []*route {
 // modelPath is followed by a model's name, which may hold slashes and colons, raw or escaped (F109).
 const modelPath = "/v1/models/"
 
+// shared reports whether both dialects have the route's path.
+func (rt *route) shared() bool {
+	for _, name := range []string{"models", "files", governance.RouteBatches} {
+		if rest, ok := strings.CutPrefix(rt.name, name); ok && (rest == "" || rest[0] == '.') {
+			return true
+		}
+	}
+	return false
+}
+
 // mounts are the prefixes under which SDKs look for their provider's paths.
 var mounts = []string{"", "/openai", "/anthropic"}
 
@@ -61,7 +80,7 @@ func (rt *route) paths() []string {
 	for _, prefix := range mounts {
 		all = append(all, prefix+rt.path)
 	}
-	if rt.metered() || strings.HasPrefix(rt.name, "models") {
+	if rt.metered() || rt.shared() {
 		all = append(all, strings.TrimPrefix(rt.path, "/v1"))
 	}
 	return all
@@ -178,8 +197,7 @@ func speaksAnthropic(rt *route, r *http.Request) bool {
 	if rt == nil && strings.HasPrefix(path, "/v1/messages") {
 		return true
 	}
-	shared := rt == nil || rt.name == "models" || rt.name == "models.one"
-	return shared && r.Header.Get("Anthropic-Version") != ""
+	return (rt == nil || rt.shared()) && r.Header.Get("Anthropic-Version") != ""
 }
 
 // RouteInfo describes a route for people and for tests that must see them all.

@@ -53,7 +53,11 @@ type Demand struct {
 	Tier    string // of a price, that the pictures have by their quality and size; see ImageTier
 	AnyTier bool   // quality or size is the provider's choice
 
-	Version     int    // version of the estimator
+	Version int // version of the estimator
+
+	// Batch is set where many requests are charged together: Input is then the sum of their prompts, Declared that of what they
+	// ask for at most, and Outputs counts the answers of those that do not say.
+	Batch *BatchDemand
 }
 
 // DemandOf reads the demand of a request from its body. Only members that the route's dialect has are read, since an
@@ -163,6 +167,10 @@ func unreadable(err error) *Error {
 func (d *Demand) Output(t *Target, policy ReservePolicy) int64 {
 	if d.NoOutput || d.byPiece(t) {
 		return 0
+	}
+	if d.Batch != nil {
+		undeclared := Demand{Outputs: d.Outputs}
+		return d.Declared + undeclared.Output(t, policy)
 	}
 	ceiling := int64(MaxTokens)
 	if t.MaxOutput > 0 {
@@ -274,7 +282,7 @@ func (d *Demand) quantities(output int64) Quantities {
 	in, out := d.units()
 	q[in], q[out] = d.Input, output
 	if !d.Costless {
-		q[UnitRequest] = 1
+		q[UnitRequest] = d.requests()
 	}
 	return q
 }

@@ -154,11 +154,15 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	input, output = append(input, in), append(output, out)
 	chosen := d.Counted[UnitImage] > 0 && !d.AnyTier // the request itself names the tier
 	var dearest UnitPrices
-	for i := range p.Tiers {
-		if p.Tiers[i].FromInput > d.Input || chosen && p.Tiers[i].ServiceTier != p.nearest(d.Tier) {
+	tiers, largest := p.Tiers, d.Input
+	if d.Batch != nil {
+		tiers, largest = p.BatchTiers(), d.Batch.Largest
+	}
+	for i := range tiers {
+		if tiers[i].FromInput > largest || chosen && tiers[i].ServiceTier != p.nearest(d.Tier) {
 			continue
 		}
-		prices := p.Tiers[i].Prices.filled()
+		prices := tiers[i].Prices.filled()
 		for _, u := range input {
 			dearest[in] = max(dearest[in], prices[u])
 		}
@@ -181,6 +185,25 @@ func (p *PriceVersion) nearest(name string) string {
 		name = name[:max(strings.LastIndexByte(name, '/'), 0)]
 	}
 	return name
+}
+
+// BatchTiers returns the context tiers at which batches are charged, lowest first: those of the provider's service tier for
+// batches or, where it has no price, the ordinary ones, with a price for each kind of token. A price without any has one at which nothing costs anything.
+func (p *PriceVersion) BatchTiers() []PriceTier {
+	var tiers []PriceTier
+	for _, service := range []string{ServiceTierBatch, ""} {
+		for i := range p.Tiers {
+			if p.Tiers[i].ServiceTier == service {
+				tier := p.Tiers[i]
+				tier.Prices = tier.Prices.filled()
+				tiers = append(tiers, tier)
+			}
+		}
+		if len(tiers) > 0 {
+			return tiers
+		}
+	}
+	return []PriceTier{{}}
 }
 
 func (p *PriceVersion) tier(input int64, service string) UnitPrices {

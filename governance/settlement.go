@@ -41,7 +41,7 @@ type Ending struct {
 
 	Usage *Usage // last one that the provider reported; nil: none, or one that makes no sense
 	// Prompt is what the provider reported of the prompt alone, ahead of an answer whose own usage never came; nil: nothing.
-	Prompt      *Usage
+	Prompt *Usage
 	// Counted is what is charged by the piece and was counted where it went by: characters of the request, pictures and seconds
 	// of the answer. Tier is that of the price which a request for pictures has named.
 	Counted     Quantities

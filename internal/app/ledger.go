@@ -113,6 +113,9 @@ func (a *App) openTasks() error {
 			return a.dropMonths(ctx, up)
 		}})
 	}
+	if a.gateway != nil {
+		all = append(all, tasks.Task{Name: "batches", Every: 5 * time.Second, Timeout: 4 * time.Minute, Run: a.gateway.LookAfterBatches})
+	}
 	var err error
 	if a.tasks, err = tasks.New(pgstore.NewClaims(pool), a.log, all...); err != nil {
 		return err

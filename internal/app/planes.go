@@ -6,7 +6,9 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/console"
 	"github.com/tollgate-gateway/tollgate/gateway"
+	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/governance/pgstore"
+	"github.com/tollgate-gateway/tollgate/internal/config"
 	"github.com/tollgate-gateway/tollgate/plugins"
 )
 
@@ -27,9 +29,13 @@ func (a *App) openGateway() error {
 	if a.cfg.AllowPrivateProviders {
 		dial = nil
 	}
+	var batches governance.BatchStore // reservations in memory would not outlive their process
+	if a.cfg.LimitStore != config.StoreMemory {
+		batches = pgstore.NewBatches(a.data, a.keys)
+	}
 	a.gateway, err = gateway.New(gateway.Options{
 		Config: g, Chain: chain, Providers: a.kinds.providers, Translators: builtinTranslators(), Ledger: a.limits, Catalogs: a.catalogs,
-		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data),
+		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data), Batches: batches,
 		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics, DialControl: dial,
 	})
 	if err != nil {

@@ -63,20 +63,29 @@ const (
 	Limit        Kind = "lim"
 	Price        Kind = "price"
 	Membership   Kind = "mem"
+	Batch        Kind = "batch"
+	File         Kind = "file" // followed by a hyphen, as OpenAI's files are: clients know them by it
 )
+
+func (k Kind) prefix() string {
+	if k == File {
+		return "file-"
+	}
+	return string(k) + "_"
+}
 
 // Base62 is the alphabet of public ids and virtual keys, in the order of its digits.
 const Base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 const publicLength = 12
 
-// NewPublic returns a fresh public id: the kind, an underscore and 12 random base62 digits (71 bits).
-func NewPublic(k Kind) string { return string(k) + "_" + Random62(publicLength) }
+// NewPublic returns a fresh public id: the kind's prefix and 12 random base62 digits (71 bits).
+func NewPublic(k Kind) string { return k.prefix() + Random62(publicLength) }
 
 // IsPublic reports whether s has the form of a public id of kind k.
 func IsPublic(k Kind, s string) bool {
-	prefix := len(k) + 1
-	if len(s) != prefix+publicLength || s[:prefix] != string(k)+"_" {
+	prefix := len(k.prefix())
+	if len(s) != prefix+publicLength || s[:prefix] != k.prefix() {
 		return false
 	}
 	for i := prefix; i < len(s); i++ {

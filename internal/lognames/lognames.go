@@ -37,6 +37,7 @@ const (
 	Version         = "version"
 	Count           = "count"
 	Block           = "block"
+	Batch           = "batch"
 	Rows            = "rows"
 	Hash            = "hash"
 	Month           = "month"

@@ -24,6 +24,7 @@
 //	GET    /_log      what was seen (?after=ID: only later ones); DELETE forgets it
 //	GET    /_count    {"count", "in_flight", "in_flight_max", "aborted", "ended"}; with ?count=N, ?ended=N, ?aborted=N
 //	                  or ?in_flight=N it answers once that many are reached (?timeout=10s, then 504)
+//	POST   /_batches  ?status=S: what batches come to from now on, e.g. in_progress until it is completed
 //	POST   /_release  lets requests that wait (hold, confirm) go one step on: ?id=N only that one, ?steps=K more steps
 //
 // All members of a rule but script are optional: times 0 is until further notice, path is the end of the path, match

@@ -94,6 +94,9 @@ func (c *call) object() (answer, bool) {
 	if kind != "files" && kind != "batches" && kind != "responses" {
 		return answer{}, false
 	}
+	if kind == "batches" {
+		return c.batch(parts[1:]), true
+	}
 	if len(parts) == 1 {
 		return c.collection(kind), true
 	}
@@ -106,15 +109,11 @@ func (c *call) object() (answer, bool) {
 	switch {
 	case action == "GET ":
 		return unary(body), true
-	case action == "DELETE " && kind != "batches":
+	case action == "DELETE ":
 		c.server.objects.remove(kind, id)
 		return unary(`{"id":"` + id + `","object":"` + strings.TrimSuffix(kind, "s") + `","deleted":true}`), true
 	case action == "GET content" && kind == "files":
 		return answer{status: http.StatusOK, contentType: "application/octet-stream", frames: [][]byte{c.server.objects.contentOf(kind, id)}}, true
-	case action == "POST cancel" && kind == "batches":
-		cancelled := strings.Replace(body, `"status":"completed"`, `"status":"cancelled"`, 1)
-		c.server.objects.put(kind, id, cancelled)
-		return unary(cancelled), true
 	case action == "POST cancel" && kind == "responses":
 		return unary(body), true
 	case action == "GET input_items" && kind == "responses":
@@ -126,7 +125,7 @@ func (c *call) object() (answer, bool) {
 func (c *call) collection(kind string) answer {
 	store := &c.server.objects
 	switch c.r.Method + " " + kind {
-	case "GET files", "GET batches":
+	case "GET files":
 		return unary(store.list(kind))
 	case "POST responses":
 		return c.createResponse()
@@ -136,27 +135,6 @@ func (c *call) collection(kind string) answer {
 			string(quote(c.body.filename)) + `,"purpose":` + string(quote(c.body.Purpose)) + `,"status":"processed"}`
 		store.putContent(kind, id, body, c.body.file)
 		return unary(body)
-	case "POST batches":
-		input := c.body.InputFileID
-		if store.get("files", input) == "" {
-			return c.refuse(http.StatusNotFound, "object", "No such File object: "+input)
-		}
-		id, output := "batch_mock"+c.number(), "file-mockout"+c.number()
-		result := `{"id":"batch_req_mock","custom_id":"1","response":{"status_code":200,"request_id":"req_mock","body":` + usageBody(c) + `},"error":null}` + "\n"
-		store.putContent("files", output, `{"id":"`+output+`","object":"file","bytes":`+strconv.Itoa(len(result))+`,"created_at":`+created+
-			`,"filename":"output.jsonl","purpose":"batch_output","status":"processed"}`, []byte(result))
-		body := `{"id":"` + id + `","object":"batch","endpoint":` + string(quote(c.body.member("endpoint"))) + `,"errors":null,"input_file_id":` + string(quote(input)) +
-			`,"completion_window":"24h","status":"completed","output_file_id":"` + output + `","error_file_id":null,"created_at":` + created +
-			`,"request_counts":{"total":1,"completed":1,"failed":0},"metadata":null}`
-		store.put(kind, id, body)
-		return unary(body)
 	}
 	return c.refuse(http.StatusNotFound, "object", "Unknown request URL: "+c.r.Method+" "+c.r.URL.Path+".")
-}
-
-// usageBody is the answer inside the output of a batch.
-func usageBody(c *call) string {
-	words := c.text()
-	return `{"id":"chatcmpl-mock-` + c.number() + `","object":"chat.completion","created":` + created + `,"model":"mock","choices":[{"index":0,"message":{"role":"assistant","content":` +
-		string(quote(strings.Join(words, ""))) + `},"finish_reason":"stop"}],"usage":` + usageObject(c.count(len(words))) + `}`
 }

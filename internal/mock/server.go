@@ -41,6 +41,7 @@ type Server struct {
 	log         recorder
 	rules       rules
 	objects     objects
+	batches     batches
 	acceptDelay atomic.Int64 // nanoseconds
 }
 
@@ -316,6 +317,10 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) bool {
 	case "DELETE /_script":
 		s.ClearScripts()
 		w.WriteHeader(http.StatusNoContent)
+	case "POST /_batches":
+		if err = s.SetBatches(r.URL.Query().Get("status")); err == nil {
+			w.WriteHeader(http.StatusNoContent)
+		}
 	case "GET /_log":
 		var after int64
 		if after, err = number(r, "after", 0); err == nil {

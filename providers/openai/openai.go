@@ -84,6 +84,10 @@ func pathOf(d providers.Dialect) (string, error) {
 		return "audio/translations", nil
 	case providers.CohereRerank:
 		return "rerank", nil
+	case providers.OpenAIFiles:
+		return "files", nil
+	case providers.OpenAIBatches:
+		return "batches", nil
 	default:
 		return "", fmt.Errorf("%w: %s", providers.ErrDialect, d)
 	}

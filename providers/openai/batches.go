@@ -1,0 +1,49 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/tollgate-gateway/tollgate/internal/version"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+var _ providers.Batcher = Provider{}
+
+// NewResourceRequest implements providers.Batcher. Its errors never contain the URL, which may hold an account's name.
+func (p Provider) NewResourceRequest(
+	ctx context.Context, up providers.Upstream, method string, resource providers.Dialect, path []string, contentType string, body io.Reader,
+) (*http.Request, error) {
+	if resource != providers.OpenAIFiles && resource != providers.OpenAIBatches {
+		return nil, fmt.Errorf("%w: %s", providers.ErrDialect, resource)
+	}
+	base, err := p.endpoints.Of(up.BaseURL, resource)
+	if err != nil {
+		return nil, fmt.Errorf("build upstream address: %w", err)
+	}
+	address := &base
+	for _, segment := range path {
+		if segment == "" || segment == "." || segment == ".." {
+			return nil, errors.New("build upstream address: a segment leads elsewhere")
+		}
+		address = address.JoinPath(url.PathEscape(segment))
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "", body)
+	if err != nil {
+		return nil, errors.New("build upstream request")
+	}
+	req.URL, req.Host = address, address.Host
+	if body != nil {
+		req.Header.Set("Content-Type", contentType)
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	req.Header.Set("User-Agent", "tollgate/"+version.Version)
+	if !up.Credential.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+up.Credential.Reveal())
+	}
+	return req, nil
+}
