@@ -449,7 +449,7 @@ func (c *call) left(a *attempt) {
 // lane, as it was translated.
 func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 	doc := c.Body
-	var edits []jsonedit.Edit
+	edits := memberEdits(a.provider, a.lane.dialect, a.target.UpstreamModel)
 	switch {
 	case a.lane.translator != nil:
 		doc, a.translated = a.translated, nil
@@ -457,7 +457,7 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 		if c.limited(a) {
 			edits = append(edits, jsonedit.At("max_tokens").Int(a.target.MaxOutput))
 		}
-	case a.target.UpstreamModel != c.Model:
+	case edits == nil && a.target.UpstreamModel != c.Model:
 		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
 	}
 	edits = append(edits, quirkEdits(a.provider, a.lane.dialect, doc)...)
@@ -486,6 +486,14 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 		return nil, unreadable(err)
 	}
 	return body, nil
+}
+
+// memberEdits returns what a provider wants otherwise in bodies of a dialect.
+func memberEdits(p providers.Provider, d providers.Dialect, model string) []jsonedit.Edit {
+	if editor, ok := p.(providers.MemberEditor); ok {
+		return editor.Members(d, model)
+	}
+	return nil
 }
 
 // hasStreamOptions reports whether streams of a dialect carry usage only where it is asked for.

@@ -73,6 +73,13 @@ type Events interface {
 // ErrFrame says that a frame of a stream is not what its protocol demands.
 var ErrFrame = errors.New("frame of the stream is not valid")
 
+// MemberEditor is a Provider whose upstream wants members of a body otherwise than the dialect has them, the model's name above
+// all.
+type MemberEditor interface {
+	// Members returns the edits, in the place of that of the model.
+	Members(d Dialect, model string) []jsonedit.Edit
+}
+
 // CredentialChecker is a Provider whose credentials have a form that goes beyond a word in a header.
 type CredentialChecker interface {
 	// CheckCredential says what is wrong with a credential, without showing any of it.

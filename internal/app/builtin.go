@@ -28,6 +28,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
+	"github.com/tollgate-gateway/tollgate/providers/vertex"
 )
 
 // builtinPlugins are the modules that a chain can name, in the order of the default chain.
@@ -47,6 +48,7 @@ func builtinPlugins() []plugins.Module {
 func builtinProviders() []providers.Provider {
 	return []providers.Provider{
 		openai.New(), anthropic.New(), gemini.New(), azure.New(openai.Of(azure.Entry())), bedrock.New(), cohere.New(openai.New()),
+		vertex.New(gemini.New()), vertex.NewClaude(anthropic.New()),
 	}
 }
 

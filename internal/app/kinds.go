@@ -13,6 +13,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/providers/cohere"
 	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
+	"github.com/tollgate-gateway/tollgate/providers/vertex"
 )
 
 // kinds are the kinds of provider that a process knows: those with code of their own, those of the built-in catalog, and
@@ -21,6 +22,9 @@ type kinds struct {
 	providers []providers.Provider
 	described []console.ProviderKind
 }
+
+// vertexExample is the form of an address of Vertex AI.
+const vertexExample = "https://us-central1-aiplatform.googleapis.com/v1/projects/PROJECT/locations/us-central1"
 
 // described is an entry as people are told of it.
 func described(e *providers.Entry) console.ProviderKind {
@@ -47,6 +51,14 @@ func describedKinds() map[string]console.ProviderKind {
 		bedrock.Kind: {
 			Title: "Amazon Bedrock", ExampleURL: "https://bedrock-runtime.us-east-1.amazonaws.com",
 			Docs: "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html",
+		},
+		vertex.Kind: {
+			Title: "Gemini on Google Vertex AI", ExampleURL: vertexExample,
+			Docs: "https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/inference",
+		},
+		vertex.KindClaude: {
+			Title: "Claude on Google Vertex AI", ExampleURL: vertexExample,
+			Docs: "https://cloud.google.com/vertex-ai/generative-ai/docs/partner-models/claude/use-claude",
 		},
 		cohere.Kind: {Title: "Cohere", BaseURL: "https://api.cohere.ai", Docs: "https://docs.cohere.com/reference/rerank"},
 	}

@@ -68,6 +68,7 @@ var reserved = map[string][]string{
 	"github.com/alecthomas/kong":           {"cmd", "internal/cli"},
 	"github.com/hashicorp/golang-lru/v2":   {"plugins", "governance/pgstore"},
 	"github.com/aws/aws-sdk-go-v2":         {"providers/bedrock"},
+	"golang.org/x/oauth2":                  {"providers/vertex", "console"},
 }
 
 type listed struct {

@@ -190,6 +190,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
+	claude, resource, onVertex := claudeOnVertex(p.path)
+	if onVertex {
+		p.path = resource
+	}
 	p.dialect = dialectOf(r, p.path)
 	faultInBody := p.body.read(r.Header.Get("Content-Type"), raw)
 	if model, stream, ok := geminiModel(p.path); ok {
@@ -197,6 +201,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if model, stream, ok := bedrockModel(p.path); ok {
 		p.body.Model, p.body.Stream = model, stream
+	}
+	if claude != "" {
+		p.body.Model = claude
 	}
 	p.script, err = s.choose(p.call, faultInBody == nil)
 	switch {
@@ -287,8 +294,10 @@ func credentials(r *http.Request) []string {
 
 // trimVersion cuts a path before its resource, however the base URL of the target is written.
 func trimVersion(path string) string {
-	if at := strings.LastIndex(path, "/v1/"); at >= 0 {
-		return path[at+len("/v1"):]
+	for _, version := range []string{"/v1/", "/v2/"} {
+		if at := strings.LastIndex(path, version); at >= 0 {
+			return path[at+len(version)-1:]
+		}
 	}
 	if _, rest, ok := strings.Cut(path, "/openai/deployments/"); ok {
 		if _, resource, ok := strings.Cut(rest, "/"); ok {

@@ -22,11 +22,22 @@ var bedrocks = map[string]string{
 	"bedrock-cut":        "reset_after(3)",
 }
 
-// Clients of all dialects call Bedrock's models, signed with our access keys, and what these used is booked as Bedrock reports it.
-func TestBedrock(t *testing.T) {
+// The clouds are reached by code of their own: by signatures, by tokens, at addresses that name the model.
+func TestClouds(t *testing.T) {
 	t.Parallel()
-	const secretKey = "marker/SECRET+key"
 	f := startFleet(t, fleetOptions{})
+	f.tryVertex(t)
+	f.tryCohere(t)
+	f.mock.Reset()
+	f.tryBedrock(t)
+	f.requireBooksBalance()
+}
+
+// tryBedrock calls Bedrock's models from all dialects, signed with our access keys. What these used is booked as Bedrock reports
+// it.
+func (f *fleet) tryBedrock(t *testing.T) {
+	t.Helper()
+	const secretKey = "marker/SECRET+key"
 	provider := f.create("providers", object{
 		"name": "amazon", "kind": "bedrock", "base_url": f.upstream, "price_provider": "mock",
 		"credential": `{"access_key_id":"AKIDEXAMPLE","secret_access_key":"` + secretKey + `","region":"eu-central-1"}`,
@@ -116,5 +127,64 @@ func TestBedrock(t *testing.T) {
 		require.Equal(t, "0.00142", row["cost_usd"], "%v", row)
 		require.Equal(t, object{"input": 400., "cache_read": 600., "output": 50., "request": 1.}, row["quantities"])
 	}
-	f.requireBooksBalance()
+}
+
+// offer makes a provider and a free model at it, and returns a key that may call it.
+func (f *fleet) offer(kind, base, credential, name, upstreamModel string) (key string) {
+	f.t.Helper()
+	provider := f.create("providers", object{"name": "of-" + name, "kind": kind, "base_url": base, "credential": credential, "price_provider": "mock"})["id"]
+	f.create("prices", object{"provider": "mock", "upstream_model": upstreamModel, "free": true, "effective_from": "2026-01-01T00:00:00Z"})
+	f.create("models", object{"name": name, "targets": []object{{"provider_id": provider, "upstream_model": upstreamModel, "weight": 1, "priority": 0}}})
+	key, _ = f.issue()
+	f.awaitModels(key, name)
+	return key
+}
+
+// tryVertex calls Gemini's and Claude's models on Vertex AI with an access token.
+func (f *fleet) tryVertex(t *testing.T) {
+	t.Helper()
+	base := f.upstream + "/v1/projects/p/locations/europe-west1"
+	gemini := f.offer("vertex", base, "ya29.marker", "vertex-gemini", "gemini-2.5-flash")
+	claude := f.offer("vertex-anthropic", base, "ya29.marker", "vertex-claude", "claude-sonnet-4-5@20250929")
+	for _, op := range []string{opChat, opStream} {
+		require.Equal(t, saidWords, done(t, sdk{name: "go-openai", do: goOpenAI},
+			task{Op: op, BaseURL: f.gateways[0].baseURL + "/v1", Key: gemini, Model: "vertex-gemini", Text: "hello", MaxRetries: pointer(0)}).Texts)
+	}
+	for _, op := range []string{opMessages, opMessagesHelper} {
+		require.Equal(t, saidWords, done(t, sdk{name: "anthropic-sdk-go", do: anthropicGo},
+			task{Op: op, BaseURL: f.gateways[0].baseURL, Key: claude, Model: "vertex-claude", Text: "hello", MaxRetries: pointer(0)}).Texts)
+	}
+	paths := map[string]bool{}
+	for _, seen := range f.mock.Log().Requests {
+		paths[seen.Path] = true
+		require.Equal(t, "Bearer ya29.marker", seen.Header.Get("Authorization"))
+		if strings.Contains(seen.Path, "/anthropic/") {
+			require.Contains(t, string(seen.Body), `"anthropic_version":"vertex-2023-10-16"`)
+			require.NotContains(t, string(seen.Body), `"model"`)
+		}
+	}
+	const at = "/v1/projects/p/locations/europe-west1/publishers/"
+	require.Equal(t, map[string]bool{
+		at + "google/models/gemini-2.5-flash:generateContent":               true,
+		at + "google/models/gemini-2.5-flash:streamGenerateContent?alt=sse": true,
+		at + "anthropic/models/claude-sonnet-4-5@20250929:rawPredict":       true,
+		at + "anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict": true,
+	}, paths)
+}
+
+// tryCohere ranks and chats at Cohere, whose two APIs stand side by side.
+func (f *fleet) tryCohere(t *testing.T) {
+	t.Helper()
+	f.mock.Reset()
+	key := f.offer("cohere", f.upstream, "sk-upstream-marker", "cohere", "command-a")
+	require.Equal(t, saidWords, done(t, sdk{name: "go-openai", do: goOpenAI},
+		task{Op: opChat, BaseURL: f.gateways[0].baseURL + "/v1", Key: key, Model: "cohere", Text: "hello", MaxRetries: pointer(0)}).Texts)
+	ranked := must(t)(f.gateways[0].call(t.Context(), key, "/v1/rerank", `{"model":"cohere","query":"q","documents":["a","b"]}`))
+	require.Equal(t, http.StatusOK, ranked.status)
+	require.Contains(t, string(ranked.body), `"relevance_score"`)
+	var paths []string
+	for _, seen := range f.mock.Log().Requests {
+		paths = append(paths, seen.Path)
+	}
+	require.Equal(t, []string{"/compatibility/v1/chat/completions", "/v2/rerank"}, paths)
 }
