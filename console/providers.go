@@ -302,20 +302,22 @@ func (s *server) registerModels(api huma.API) {
 
 type target struct {
 	Stamps
-	ProviderID      string  `json:"provider_id"`
-	ProviderName    string  `json:"provider_name"`
-	UpstreamModel   string  `json:"upstream_model"`
-	OnDisconnect    string  `json:"on_disconnect"`
-	NoStreamOptions bool    `json:"no_stream_options"`
-	MaxOutput       int64   `json:"max_output" doc:"Tokens it can answer at most; 0: unknown"`
-	ExpectedOutput  int64   `json:"expected_output" doc:"99th percentile of settled outputs, in tokens"`
-	PriceID         *string `json:"price_id" doc:"The active price version; null: unpriced"`
+	ProviderID      string   `json:"provider_id"`
+	ProviderName    string   `json:"provider_name"`
+	UpstreamModel   string   `json:"upstream_model"`
+	OnDisconnect    string   `json:"on_disconnect"`
+	NoStreamOptions bool     `json:"no_stream_options"`
+	Drop            []string `json:"drop" doc:"Members of requests that it refuses: they are taken out, and clients are warned"`
+	MaxOutput       int64    `json:"max_output" doc:"Tokens it can answer at most; 0: unknown"`
+	ExpectedOutput  int64    `json:"expected_output" doc:"99th percentile of settled outputs, in tokens"`
+	PriceID         *string  `json:"price_id" doc:"The active price version; null: unpriced"`
 }
 
 func viewTarget(t governance.Target) target {
 	v := target{
 		Stamps: stampsOf(t.Meta), ProviderID: t.Provider.ID, ProviderName: t.Provider.Name, UpstreamModel: t.UpstreamModel,
 		OnDisconnect: string(t.OnDisconnect), NoStreamOptions: t.NoStreamOptions, MaxOutput: t.MaxOutput, ExpectedOutput: t.ExpectedOutput,
+		Drop: append([]string{}, t.Drop...),
 	}
 	if t.Price != nil {
 		v.PriceID = &t.Price.ID
@@ -324,9 +326,10 @@ func viewTarget(t governance.Target) target {
 }
 
 type targetPatch struct {
-	OnDisconnect    change[string] `json:"on_disconnect,omitzero" enum:"abort,drain" doc:"What happens upstream when the client leaves"`
-	NoStreamOptions change[bool]   `json:"no_stream_options,omitzero" doc:"For upstreams that refuse stream_options"`
-	MaxOutput       change[int64]  `json:"max_output,omitzero" minimum:"0" maximum:"1000000000"`
+	OnDisconnect    change[string]   `json:"on_disconnect,omitzero" enum:"abort,drain" doc:"What happens upstream when the client leaves"`
+	NoStreamOptions change[bool]     `json:"no_stream_options,omitzero" doc:"For upstreams that refuse stream_options"`
+	Drop            change[[]string] `json:"drop,omitzero" maxItems:"20" doc:"Members of requests that it refuses, such as temperature: they are taken out, and clients are warned"`
+	MaxOutput       change[int64]    `json:"max_output,omitzero" minimum:"0" maximum:"1000000000"`
 }
 
 type TargetFilter struct {
@@ -395,6 +398,9 @@ func (s *server) patchTarget(ctx context.Context, in *targetPatchInput) (governa
 	}
 	if in.Body.NoStreamOptions.given {
 		p.NoStreamOptions = &in.Body.NoStreamOptions.value
+	}
+	if in.Body.Drop.given {
+		p.Drop = &in.Body.Drop.value
 	}
 	if in.Body.MaxOutput.given {
 		p.MaxOutput = &in.Body.MaxOutput.value

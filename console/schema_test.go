@@ -152,7 +152,7 @@ func newFixture(tb testing.TB) *fixture {
 			"patch-providers":           {"name": "openai", "base_url": "https://api.openai.com/v1", "price_provider": "openai", "credential": "sk-x"},
 			"post-models":               {"organization_id": org, "name": "new", "targets": []any{target}},
 			"patch-models":              {"name": "gpt-4o", "targets": []any{target}},
-			"patch-targets":             {"on_disconnect": "drain", "no_stream_options": false, "max_output": 4096},
+			"patch-targets":             {"on_disconnect": "drain", "no_stream_options": false, "drop": []any{"temperature"}, "max_output": 4096},
 			"post-limits":               scoped,
 			"patch-limits":              {"amount": "10", "burst": "10", "reserve": "expected", "enforcement": "exact", "mode": "log", "thresholds": []any{50}, "starts_at": "2026-01-01T00:00:00Z", "expires_at": "2030-01-01T00:00:00Z", "reason": "because"},
 			"post-limits-preview":       {"limit": scoped, "hours": 24},
@@ -460,7 +460,7 @@ func TestF149_EveryMutableMemberIsClassified(t *testing.T) {
 		"patch-keys":          {"name": label, "models": access, "expires_at": access, "blocked": access, "budget_status": label},
 		"patch-providers":     {"name": routing, "base_url": routing, "price_provider": money, "credential": routing},
 		"patch-models":        {"name": access, "targets": routing},
-		"patch-targets":       {"on_disconnect": money, "no_stream_options": label, "max_output": money},
+		"patch-targets":       {"on_disconnect": money, "no_stream_options": label, "drop": label, "max_output": money},
 		"patch-limits": {
 			"amount": money, "burst": money, "reserve": money, "enforcement": money, "mode": money, "thresholds": label,
 			"starts_at": money, "expires_at": money, "reason": label,

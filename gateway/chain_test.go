@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -386,4 +387,32 @@ func TestF24_ShutdownCutsWhatIsLeftAndSettlesIt(t *testing.T) {
 	for _, s := range b.settled(2) {
 		require.Equal(t, governance.OutcomeCut, s.Outcome)
 	}
+}
+
+// reader is a guard that notes where the body lies that it is shown.
+type reader struct {
+	id string
+	at **byte
+}
+
+func (r reader) ID() string { return r.id }
+
+func (r reader) Guard(_ context.Context, c *plugins.Call) (plugins.Verdict, error) {
+	*r.at = unsafe.SliceData(c.Body.Bytes())
+	return plugins.Verdict{}, nil
+}
+
+// TestF107_EveryPluginReadsTheOneBody: it was taken from the client once, and nobody is given a copy.
+func TestF107_EveryPluginReadsTheOneBody(t *testing.T) {
+	t.Parallel()
+	var first, second *byte
+	b := start(t, func(s *setup) {
+		s.model("m", "small")
+		s.chain = []gateway.Link{{Plugin: reader{"first", &first}}, {Plugin: reader{"second", &second}}}
+	})
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 20<<20) + `"}]}`
+	require.Equal(t, http.StatusOK, b.post("/v1/chat/completions", body).StatusCode)
+	require.NotNil(t, first)
+	require.Same(t, first, second)
+	require.Len(t, b.sent()[0].Body, len(body)+len("mock-small")-len("m"))
 }

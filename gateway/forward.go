@@ -461,6 +461,7 @@ func (c *call) upstreamBody(a *attempt) ([]byte, error) {
 		edits = append(edits, jsonedit.At("model").String(a.target.UpstreamModel))
 	}
 	edits = append(edits, quirkEdits(a.provider, a.lane.dialect, doc)...)
+	edits = append(edits, a.drops(doc)...)
 	if hasStreamOptions(a.lane.dialect) {
 		asked, _, err := doc.Bool("stream_options", "include_usage")
 		_, given := doc.Get("stream_options")

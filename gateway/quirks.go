@@ -29,3 +29,15 @@ func quirkEdits(p providers.Provider, d providers.Dialect, doc *jsonedit.Documen
 	}
 	return edits
 }
+
+// drops takes out what the attempt's target refuses (F101), in the dialect that it is asked in, and warns the client.
+func (a *attempt) drops(doc *jsonedit.Document) []jsonedit.Edit {
+	var edits []jsonedit.Edit
+	for _, name := range a.target.Drop {
+		if _, given := doc.Get(name); given {
+			edits = append(edits, jsonedit.At(name).Delete())
+			a.warnings = append(a.warnings, name+": dropped, since the target refuses it")
+		}
+	}
+	return edits
+}

@@ -2,6 +2,7 @@ package governance
 
 import (
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/tollgate-gateway/tollgate/internal/secret"
@@ -43,7 +44,10 @@ type Target struct {
 	OnDisconnect  OnDisconnect
 	// NoStreamOptions marks upstreams that refuse the member stream_options.
 	NoStreamOptions bool
-	MaxOutput       int64 // tokens the model can answer at most; 0: unknown
+	// Drop names members of request bodies that the upstream refuses: they are taken out, and the client is told. CheckDrop
+	// says which may be named.
+	Drop      []string
+	MaxOutput int64 // tokens the model can answer at most; 0: unknown
 	// ExpectedOutput is the 99th percentile of the target's settled outputs in tokens, at least 1,024; 4,096 before there are any.
 	ExpectedOutput int64
 	// OutputRate is the 95th percentile of the target's output speed in tokens per second; 0: unknown.
@@ -56,6 +60,32 @@ var apiVersion = regexp.MustCompile(`^(api-version=[A-Za-z0-9-]{1,40})?$`)
 // IsBaseQuery reports whether the query of a base URL is none, or names a version of the API as Azure wants it: all else might
 // be a credential, and that has its own place.
 func IsBaseQuery(query string) bool { return apiVersion.MatchString(query) }
+
+const maxDrop = 20 // members that a target may drop
+
+var droppable = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
+// CheckDrop returns what is wrong with the names of members that a target is to drop, and the index of the one that is; an
+// empty reason: nothing is. What decides what is called, how it is answered and what may be charged for it is never dropped.
+func CheckDrop(names []string) (at int, reason string) {
+	if len(names) > maxDrop {
+		return maxDrop, "is more than 20 names"
+	}
+	for i, name := range names {
+		switch {
+		case !droppable.MatchString(name):
+			return i, "is not the name of a member: lower-case letters, digits and _, at most 64"
+		case slices.Contains(names[:i], name):
+			return i, "is named twice"
+		}
+		switch name {
+		case "model", "messages", "input", "prompt", "contents", "stream", "stream_options", "n", "best_of",
+			"max_tokens", "max_completion_tokens", "max_output_tokens":
+			return i, "cannot be dropped: it decides what is called or what is reserved"
+		}
+	}
+	return 0, ""
+}
 
 // ModelTarget is one way of serving a model. Lower priorities are tried first; within one, weights share the calls.
 type ModelTarget struct {

@@ -100,6 +100,7 @@ type EndUsers interface {
 type TargetPatch struct {
 	OnDisconnect    *OnDisconnect
 	NoStreamOptions *bool
+	Drop            *[]string
 	MaxOutput       *int64
 }
 

@@ -195,19 +195,20 @@ func targetsTable(pool *pgxpool.Pool) table[governance.Target, targetsRow] {
 type targetsRow struct {
 	metaRow
 	organizationRow
-	ProviderNum     int64  `db:"provider_num"`
-	ProviderID      string `db:"provider_id"`
-	ProviderName    string `db:"provider_name"`
-	ProviderKind    string `db:"provider_kind"`
-	PriceProvider   string `db:"price_provider"`
-	BaseURL         string `db:"base_url"`
-	UpstreamModel   string `db:"upstream_model"`
-	OnDisconnect    string `db:"on_disconnect"`
-	NoStreamOptions bool   `db:"no_stream_options"`
-	MaxOutput       int64  `db:"max_output"`
-	P99Output       int64  `db:"p99_output"`
-	P95Rate         int64  `db:"p95_rate"`
-	Sealed          []byte `db:"credential" audit:"-"`
+	ProviderNum     int64    `db:"provider_num"`
+	ProviderID      string   `db:"provider_id"`
+	ProviderName    string   `db:"provider_name"`
+	ProviderKind    string   `db:"provider_kind"`
+	PriceProvider   string   `db:"price_provider"`
+	BaseURL         string   `db:"base_url"`
+	UpstreamModel   string   `db:"upstream_model"`
+	OnDisconnect    string   `db:"on_disconnect"`
+	NoStreamOptions bool     `db:"no_stream_options"`
+	DroppedMembers  []string `db:"dropped_members"`
+	MaxOutput       int64    `db:"max_output"`
+	P99Output       int64    `db:"p99_output"`
+	P95Rate         int64    `db:"p95_rate"`
+	Sealed          []byte   `db:"credential" audit:"-"`
 }
 
 // What an answer is expected to have before there are statistics, and the least that is expected ever, in tokens.
@@ -220,7 +221,7 @@ func (r targetsRow) domain() governance.Target {
 	t := governance.Target{
 		Meta: r.meta(), Provider: governance.Ref{Num: r.ProviderNum, ID: r.ProviderID, Name: r.ProviderName},
 		ProviderKind: r.ProviderKind, BaseURL: r.BaseURL, UpstreamModel: r.UpstreamModel,
-		OnDisconnect: governance.OnDisconnect(r.OnDisconnect), NoStreamOptions: r.NoStreamOptions, MaxOutput: r.MaxOutput,
+		OnDisconnect: governance.OnDisconnect(r.OnDisconnect), NoStreamOptions: r.NoStreamOptions, MaxOutput: r.MaxOutput, Drop: r.DroppedMembers,
 		ExpectedOutput: unknownOutput, OutputRate: r.P95Rate,
 	}
 	if r.P99Output > 0 {
@@ -280,12 +281,19 @@ func (s *Targets) Patch(ctx context.Context, by governance.Actor, id string, ver
 	_, err := s.update(ctx, by, governance.Meta{ID: id, Version: version}, func(_ context.Context, _ *change, before targetsRow) (args, error) {
 		a := args{
 			"on_disconnect": before.OnDisconnect, "no_stream_options": before.NoStreamOptions, "max_output": before.MaxOutput,
+			"dropped_members": before.DroppedMembers,
 		}
 		if patch.OnDisconnect != nil {
 			a["on_disconnect"] = string(*patch.OnDisconnect)
 		}
 		if patch.NoStreamOptions != nil {
 			a["no_stream_options"] = *patch.NoStreamOptions
+		}
+		if patch.Drop != nil {
+			if at, reason := governance.CheckDrop(*patch.Drop); reason != "" {
+				return nil, invalid(fmt.Sprintf("drop[%d]", at), reason)
+			}
+			a["dropped_members"] = append([]string{}, *patch.Drop...)
 		}
 		if patch.MaxOutput != nil {
 			a["max_output"] = *patch.MaxOutput

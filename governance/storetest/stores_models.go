@@ -188,7 +188,7 @@ func targetsMayBePatched(t *testing.T, s Stores) {
 	require.NoError(t, err)
 	drain, yes, most := governance.DisconnectDrain, true, int64(5)
 	patched, err := s.Targets.Patch(t.Context(), platform, target.ID, target.Version, governance.TargetPatch{
-		OnDisconnect: &drain, NoStreamOptions: &yes, MaxOutput: &most,
+		OnDisconnect: &drain, NoStreamOptions: &yes, MaxOutput: &most, Drop: &[]string{"temperature", "seed"},
 	})
 	require.NoError(t, err)
 	require.Equal(t, governance.DisconnectDrain, patched.OnDisconnect)
@@ -199,12 +199,18 @@ func targetsMayBePatched(t *testing.T, s Stores) {
 	require.ErrorIs(t, err, governance.ErrConflict)
 	_, err = s.Targets.Patch(t.Context(), bound(o), target.ID, 0, governance.TargetPatch{})
 	require.ErrorIs(t, err, governance.ErrNotFound)
+	require.Equal(t, []string{"temperature", "seed"}, patched.Drop)
+	for _, names := range [][]string{{"top_p", "model"}, {"top_p", "Temperature"}, {"top_p", "top_p"}, {"top_p", ""}} {
+		_, err = s.Targets.Patch(t.Context(), platform, target.ID, 0, governance.TargetPatch{Drop: &names})
+		requireField(t, err, "drop[1]")
+	}
 	minus := int64(-1)
 	_, err = s.Targets.Patch(t.Context(), platform, target.ID, 0, governance.TargetPatch{MaxOutput: &minus})
 	requireField(t, err, "max_output")
 	unchanged, err := s.Targets.Patch(t.Context(), platform, target.ID, 0, governance.TargetPatch{})
 	require.NoError(t, err)
 	require.EqualValues(t, 5, unchanged.MaxOutput)
+	require.Equal(t, []string{"temperature", "seed"}, unchanged.Drop)
 	list, _, err := s.Targets.List(t.Context(), platform, governance.ListFilter{Provider: p.ID}, governance.Page{Limit: 9})
 	require.NoError(t, err)
 	require.Len(t, list, 1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -306,4 +307,31 @@ func TestF046_F049_F052_CountsAreTheFleets(t *testing.T) {
 	require.Equal(t, map[string]int{"200": 5, "429 rate_limit_exceeded": 15}, tally(f.atOnce(20, chat(requests, helloChat))))
 	f.requireBooksBalance()
 	f.requireOneRowPerForward()
+}
+
+// A limit of tokens counts tokens, from the first call on (F047): what two calls use is what two calls get, and the third one
+// waits.
+func TestF047_TokensAreCountedAtAdmission(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{})
+	const body = `{"model":"plain","max_tokens":1,"messages":[{"role":"user","content":"seven tokens of a prompt, or so"}]}`
+	g := f.gateways[0]
+	free, _ := f.issue()
+	probe := must(t)(g.call(t.Context(), free, "/v1/chat/completions", body, "X-Tollgate-Dry-Run", "true"))
+	require.Equal(t, http.StatusOK, probe.status, "%s", probe.body)
+	estimate, _ := probe.json(t)["estimate"].(object)
+	input, _ := estimate["input_tokens"].(float64)
+	require.Greater(t, input, 1.0)
+	each := int(input) + 1
+	f.script("plain", fmt.Sprintf("usage(%d,1)", each-1))
+	key, _ := f.issue(object{"kind": "rate", "metric": "tokens", "amount": strconv.Itoa(2 * each), "per": "24h"})
+	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		a := must(t)(g.call(t.Context(), key, "/v1/chat/completions", body))
+		require.Equal(t, want, a.status, "%s", a.body)
+		if want != http.StatusOK {
+			require.Equal(t, "token_limit_exceeded", a.code())
+		}
+	}
+	require.Equal(t, int64(2), f.mock.Counts().Count)
+	f.requireBooksBalance()
 }

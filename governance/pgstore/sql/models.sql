@@ -42,7 +42,7 @@ SELECT t.id AS num, t.public_id AS id, t.version, t.created_at, t.updated_at, p.
     coalesce(o.name, '') AS organization_name,
     p.id AS provider_num, p.public_id AS provider_id, p.name AS provider_name, p.kind AS provider_kind,
     coalesce(nullif(p.price_provider, ''), p.name) AS price_provider, p.base_url, p.credential,
-    t.upstream_model, t.on_disconnect, t.no_stream_options, t.max_output,
+    t.upstream_model, t.on_disconnect, t.no_stream_options, t.dropped_members, t.max_output,
     coalesce(s.p99_output, 0) AS p99_output, coalesce(s.p95_rate, 0) AS p95_rate
 FROM tollgate.targets AS t
 JOIN tollgate.providers AS p ON p.id = t.provider_id
@@ -69,7 +69,8 @@ SELECT id FROM tollgate.targets WHERE provider_id = @provider::bigint AND upstre
 
 -- name: targets_update
 UPDATE tollgate.targets
-SET on_disconnect = @on_disconnect::text, no_stream_options = @no_stream_options::boolean, max_output = @max_output::bigint,
+SET on_disconnect = @on_disconnect::text, no_stream_options = @no_stream_options::boolean,
+    dropped_members = @dropped_members::text[], max_output = @max_output::bigint,
     version = version + 1, updated_at = clock_timestamp()
 WHERE id = @num::bigint AND version = @version::bigint;
 
