@@ -31,7 +31,9 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins"
 	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/azure"
 	"github.com/tollgate-gateway/tollgate/providers/bedrock"
+	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 )
 
@@ -58,6 +60,25 @@ type bench struct {
 	idem     *idempotency
 	log      *syncBuffer
 	metrics  *counters
+}
+
+// Kinds of a catalog that speak one of OpenAI's dialects alone, the last two of them with one name for the limit of output.
+const (
+	chatAlone      = "chat-alone"
+	responsesAlone = "responses-alone"
+	maxTokens      = "max-tokens"
+	maxCompletion  = "max-completion-tokens"
+)
+
+// testProviders are the kinds of provider that the gateway of a test can reach.
+func testProviders() []providers.Provider {
+	return []providers.Provider{
+		openai.New(), anthropic.New(), gemini.New(), azure.New(openai.Of(azure.Entry())), bedrock.New(),
+		openai.Of(&providers.Entry{Kind: chatAlone, Speaks: []string{"chat"}}),
+		openai.Of(&providers.Entry{Kind: maxTokens, Speaks: []string{"chat"}, Quirks: providers.Quirks{OutputLimit: "max_tokens"}}),
+		openai.Of(&providers.Entry{Kind: maxCompletion, Speaks: []string{"chat"}, Quirks: providers.Quirks{OutputLimit: "max_completion_tokens"}}),
+		openai.Of(&providers.Entry{Kind: responsesAlone, Speaks: []string{"responses"}}),
+	}
 }
 
 // setup is what a test may change before the gateway is built.
@@ -151,7 +172,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	}
 	chain := append([]gateway.Link{{Plugin: known}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
-		Config: s.config, Chain: chain, Providers: []providers.Provider{openai.New(), anthropic.New(), bedrock.New()}, Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
+		Config: s.config, Chain: chain, Providers: testProviders(), Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
 		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
 	})
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,8 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tollgate-gateway/tollgate/internal/mock"
+	"github.com/tollgate-gateway/tollgate/providers"
 	"github.com/tollgate-gateway/tollgate/providers/anthropic"
+	"github.com/tollgate-gateway/tollgate/providers/azure"
 	"github.com/tollgate-gateway/tollgate/providers/bedrock"
+	"github.com/tollgate-gateway/tollgate/providers/gemini"
 	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
@@ -100,9 +104,13 @@ var matrixFeatures = []feature{
 
 var (
 	matrixRoutes = []string{"/v1/chat/completions", "/v1/responses", "/v1/messages"}
-	matrixKinds  = []string{openai.Kind, anthropic.Kind, bedrock.Kind}
+	matrixKinds  = []string{openai.Kind, azure.Kind, chatAlone, responsesAlone, anthropic.Kind, gemini.Kind, bedrock.Kind}
 	matrixModels = map[string]string{ // what a target can do is known by its model
-		openai.Kind: "gpt-5", anthropic.Kind: "claude-sonnet-4-5", bedrock.Kind: "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+		openai.Kind: "gpt-5", azure.Kind: "gpt-5", chatAlone: "gpt-5", responsesAlone: "gpt-5",
+		maxTokens: "gpt-5", maxCompletion: "gpt-5", anthropic.Kind: "claude-sonnet-4-5", gemini.Kind: "gemini-2.5-pro", bedrock.Kind: "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+	}
+	matrixDialects = map[string]providers.Dialect{
+		"/v1/chat/completions": providers.OpenAIChat, "/v1/responses": providers.OpenAIResponses, "/v1/messages": providers.AnthropicMessages,
 	}
 	runningName = regexp.MustCompile(`mock[-_][0-9]+|01[0-9a-f]{6}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|"(created|created_at)": ?[0-9]+`)
 )
@@ -193,12 +201,14 @@ func TestLaneMatrix(t *testing.T) {
 	requireTable(t, table.String())
 }
 
-// isNative reports whether targets of a kind speak a route's dialect.
+// isNative reports whether a kind speaks the dialect of a route.
 func isNative(route, kind string) bool {
-	if route == "/v1/messages" {
-		return kind == anthropic.Kind
+	for _, p := range testProviders() {
+		if p.Kind() == kind {
+			return slices.Contains(p.Speaks(), matrixDialects[route])
+		}
 	}
-	return kind == openai.Kind
+	return false
 }
 
 // ordinary hides what differs between two runs: running numbers, and ids.
@@ -282,6 +292,13 @@ func TestStreams_EveryEventGoesOutAsItComes(t *testing.T) {
 		{"/v1/chat/completions", anthropic.Kind, `"delta":{"content":"`, 3},
 		{"/v1/responses", anthropic.Kind, `"type":"response.output_text.delta"`, 3},
 		{"/v1/messages", anthropic.Kind, `"text_delta"`, 3},
+		{"/v1/chat/completions", azure.Kind, `"delta":{"content":"`, 1},
+		{"/v1/responses", chatAlone, `"type":"response.output_text.delta"`, 1},
+		{"/v1/chat/completions", responsesAlone, `"delta":{"content":"`, 4},
+		{"/v1/messages", responsesAlone, `"text_delta"`, 4},
+		{"/v1/chat/completions", gemini.Kind, `"delta":{"content":"`, 0},
+		{"/v1/responses", gemini.Kind, `"type":"response.output_text.delta"`, 0},
+		{"/v1/messages", gemini.Kind, `"text_delta"`, 0},
 		{"/v1/chat/completions", bedrock.Kind, `"delta":{"content":"`, 1},
 		{"/v1/responses", bedrock.Kind, `"type":"response.output_text.delta"`, 1},
 		{"/v1/messages", bedrock.Kind, `"text_delta"`, 1},
@@ -330,6 +347,9 @@ func laneBench(t *testing.T, kind, script string) *bench {
 		s.translators = translate.All(func() time.Time { return time.Unix(1750000000, 0) })
 		target := s.model("m", "")[0]
 		target.ProviderKind, target.UpstreamModel, target.MaxOutput = kind, matrixModels[kind], 64_000
+		if kind == gemini.Kind {
+			target.BaseURL += "/v1beta"
+		}
 	})
 	require.NoError(t, b.mock.SetScript(mock.Rule{Script: script}))
 	return b

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tollgate-gateway/tollgate/providers/openai"
 	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
 
@@ -38,5 +39,28 @@ func TestF101_WhatATargetRefusesIsDroppedOnEveryRoute(t *testing.T) {
 			require.Contains(t, a.Header.Get("X-Tollgate-Warnings"), "temperature: dropped")
 			require.NotContains(t, a.Header.Get("X-Tollgate-Warnings"), "seed", "was not given")
 		})
+	}
+}
+
+// An upstream that knows the limit of output by one name alone gets it by that name, on native and on translated lanes; all
+// other bytes stay.
+func TestQuirks_LimitsGoByTheNameThatIsKnown(t *testing.T) {
+	t.Parallel()
+	const chat, messages = "/v1/chat/completions", `"messages":[{"role":"user","content":"Hi."}]`
+	for _, tc := range []struct{ kind, route, sent, want string }{
+		{openai.Kind, chat, `{"model":"m","max_completion_tokens":50,` + messages + `}`, `{"model":"gpt-5","max_completion_tokens":50,` + messages + `}`},
+		{maxTokens, chat, `{"model":"m","max_completion_tokens":50,` + messages + `}`, `{"max_tokens":50,"model":"gpt-5",` + messages + `}`},
+		{maxTokens, chat, `{"model":"m","max_tokens":50,` + messages + `}`, `{"model":"gpt-5","max_tokens":50,` + messages + `}`},
+		{maxTokens, chat, `{"model":"m","max_tokens":40,"max_completion_tokens":50,` + messages + `}`, `{"model":"gpt-5","max_tokens":40,` + messages + `}`},
+		{maxTokens, chat, `{"model":"m",` + messages + `}`, `{"model":"gpt-5",` + messages + `}`},
+		{maxCompletion, chat, `{"model":"m","max_tokens":50,` + messages + `}`, `{"max_completion_tokens":50,"model":"gpt-5",` + messages + `}`},
+		{maxTokens, "/v1/responses", `{"model":"m","max_output_tokens":50,"input":"Hi."}`, `{"max_tokens":50,"model":"gpt-5",` + messages + `}`},
+		{maxTokens, messagesPath, `{"model":"m","max_tokens":50,` + messages + `}`, `{"max_tokens":50,"model":"gpt-5",` + messages + `}`},
+	} {
+		b := laneBench(t, tc.kind, "ok")
+		a := b.post(tc.route, tc.sent, "Anthropic-Version", "2023-06-01")
+		require.NoError(t, a.err)
+		require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+		require.Equal(t, tc.want, string(b.sent()[0].Body), "%s to %s: %s", tc.route, tc.kind, tc.sent)
 	}
 }

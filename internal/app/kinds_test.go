@@ -47,6 +47,17 @@ func TestKinds_AreWhole(t *testing.T) {
 	}
 }
 
+func TestKnown_KeysOfTheEnvironment(t *testing.T) {
+	gemini := known{kind: "gemini", variables: []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}}
+	t.Setenv("GEMINI_API_KEY", "")
+	t.Setenv("GOOGLE_API_KEY", "")
+	require.True(t, gemini.key().IsZero())
+	t.Setenv("GOOGLE_API_KEY", "one")
+	require.Equal(t, "one", gemini.key().Reveal())
+	t.Setenv("GEMINI_API_KEY", "two")
+	require.Equal(t, "two", gemini.key().Reveal())
+}
+
 func TestKinds_OfAnOperatorsOwn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kinds.yaml")

@@ -44,7 +44,10 @@ func newTerminal(tb testing.TB) terminal {
 		Memberships: pgstore.NewMemberships(pool), Keys: pgstore.NewKeys(pool, peppers), Providers: pgstore.NewProviders(pool, keys),
 		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool),
 		Prices: pgstore.NewPrices(pool), Spend: spend, Decisions: spend, Audit: pgstore.NewAudit(pool),
-		AdminToken: secret.New(adminToken), ProviderKinds: []console.ProviderKind{{Kind: "openai", Title: "OpenAI"}}, Log: zerolog.Nop(),
+		AdminToken: secret.New(adminToken), ProviderKinds: []console.ProviderKind{
+			{Kind: "openai", Title: "OpenAI"},
+			{Kind: "groq", Title: "Groq", BaseURL: "https://api.groq.com/openai/v1", Dialects: []string{"openai/chat"}, PriceProvider: "groq"},
+		}, Log: zerolog.Nop(),
 	})
 	require.NoError(tb, err)
 	server := httptest.NewServer(handler)
@@ -104,6 +107,8 @@ func TestCommands_ManageEverythingByName(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "credential")
 	require.NoError(t, os.WriteFile(path, []byte("sk-upstream\n"), 0o600))
+	require.Contains(t, c.ok("providers", "kinds"), "https://api.groq.com/openai/v1  openai/chat")
+	require.Equal(t, "https://api.groq.com/openai/v1", c.object("providers", "create", "fast", "--kind", "groq")["base_url"])
 	c.ok("providers", "create", "openai", "--base-url", "https://api.openai.com/v1", "--credential", "file:"+path)
 	require.NotContains(t, c.ok("providers", "get", "openai"), "sk-upstream")
 	c.ok("models", "create", "gpt-4o", "--target", "openai=gpt-4o", "--target", "openai=gpt-4o-mini,weight=2,priority=1")

@@ -539,10 +539,15 @@ func (p *providersList) Run(ctx context.Context, k *kong.Context) error {
 type providersKinds struct{ client }
 
 func (p *providersKinds) Run(ctx context.Context, k *kong.Context) error {
-	items, err := p.all(ctx, "/provider-kinds", nil)
+	answer, err := p.client.get(ctx, "/provider-kinds", nil)
 	if err != nil {
 		return err
 	}
+	var kinds struct{ Items []object }
+	if err := decode(answer, &kinds); err != nil {
+		return err
+	}
+	items := kinds.Items
 	if p.Output == "table" {
 		for _, item := range items {
 			item["address"] = item["base_url"]

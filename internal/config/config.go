@@ -69,10 +69,10 @@ type Config struct {
 	EncryptionKeys secret.String `env:"TOLLGATE_ENCRYPTION_KEYS" help:"Key ring id:base64,… that seals provider credentials; the first seals, all open." group:"Secrets"`
 	KeyPeppers     secret.String `env:"TOLLGATE_KEY_PEPPERS" help:"Ring id:base64,… of the virtual keys' HMAC; the first is for new keys, all verify." group:"Secrets"`
 
-	ReadinessRequireDatabase bool `env:"TOLLGATE_READINESS_REQUIRE_DATABASE" help:"Be unready while the database is away, instead of answering the typed 503." group:"Operations"`
-	AllowPrivilegedRole      bool `env:"TOLLGATE_ALLOW_PRIVILEGED_ROLE" help:"Let a pure data plane run with a database role that could change keys, limits or prices." group:"Operations"`
+	ReadinessRequireDatabase bool   `env:"TOLLGATE_READINESS_REQUIRE_DATABASE" help:"Be unready while the database is away, instead of answering the typed 503." group:"Operations"`
+	AllowPrivilegedRole      bool   `env:"TOLLGATE_ALLOW_PRIVILEGED_ROLE" help:"Let a pure data plane run with a database role that could change keys, limits or prices." group:"Operations"`
 	ProviderCatalog          string `env:"TOLLGATE_PROVIDER_CATALOG" help:"YAML file with kinds of provider of your own, in the form of the built-in catalog." group:"Operations" placeholder:"FILE"`
-	AllowPrivateProviders    bool `env:"TOLLGATE_ALLOW_PRIVATE_PROVIDERS" help:"Let providers be on loopback or private addresses, and be reached there by plain http." group:"Operations"`
+	AllowPrivateProviders    bool   `env:"TOLLGATE_ALLOW_PRIVATE_PROVIDERS" help:"Let providers be on loopback or private addresses, and be reached there by plain http." group:"Operations"`
 
 	DrainTimeout      time.Duration `default:"600s" env:"TOLLGATE_DRAIN_TIMEOUT" help:"How long streams may go on after SIGTERM." group:"Time-outs"`
 	DrainDelay        time.Duration `default:"0s" env:"TOLLGATE_DRAIN_DELAY" help:"How long to keep accepting after SIGTERM, while the balancer takes notice." group:"Time-outs"`

@@ -66,6 +66,12 @@ func TestGemini(t *testing.T) {
 		require.Equal(t, []string{"end_turn"}, r.Finish)
 		require.Equal(t, helloUsage(1), r.Usage)
 	}
+	official := sdk{name: "openai-go", do: openAIGo}
+	for _, op := range []string{opResponses, opResponsesStream} {
+		r = done(t, official, ask(op, "gemini"))
+		require.Equal(t, saidWords, r.Texts)
+		require.Equal(t, helloUsage(1), r.Usage)
+	}
 	for lib, op := range map[*sdk]string{&openAI: opTools, &claude: opMessagesTools} {
 		k := ask(op, "gemini-tools")
 		k.SecondModel = "gemini"
