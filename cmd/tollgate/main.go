@@ -29,6 +29,9 @@ func run() int {
 		fmt.Fprintln(os.Stderr, differs.Error())
 		return 2
 	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
 	fmt.Fprintln(os.Stderr, "tollgate: "+err.Error())
 	return 1
 }

@@ -134,8 +134,11 @@ func (r *Report) Write(w io.Writer) error {
 	if r.Verdict == Passed {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "\nAgain: go run ./internal/chaos/run --profile %s --seed %d --time %s\nKept: %s\n", r.Profile, r.Seed, r.Time, r.Dir)
-	if err != nil {
+	text := fmt.Sprintf("\nAgain: go run ./internal/chaos/run --profile %s --seed %d --time %s\n", r.Profile, r.Seed, r.Time)
+	if r.Dir != "" {
+		text += fmt.Sprintf("Kept: %s\n", r.Dir)
+	}
+	if _, err := io.WriteString(w, text); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil

@@ -100,6 +100,9 @@ func RunSeries(ctx context.Context, o SeriesOptions) (SeriesReport, error) {
 				one.Dir = dir
 			}
 			report, err := Run(ctx, one)
+			if ctx.Err() != nil { // what was interrupted shows nothing
+				return series, errors.Join(append(faults, ctx.Err(), os.RemoveAll(report.Dir))...)
+			}
 			if err != nil {
 				faults = append(faults, fmt.Errorf("run profile %s with seed %d: %w", p, one.Seed, err))
 			}

@@ -73,6 +73,10 @@ func run(o chaos.SeriesOptions) int {
 		}
 	}
 	report, err := chaos.RunSeries(ctx, o)
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "chaos: interrupted; the profile that was running shows nothing")
+		return exitFailed
+	}
 	if fault := report.Write(os.Stdout); fault != nil {
 		err = errors.Join(err, fault)
 	}
