@@ -205,7 +205,7 @@ func (w *wishes) attribute(body *jsonedit.Document, d providers.Dialect, require
 }
 
 // namedBy takes the end user from a member of the body, which must not contradict what was said before.
-func (w *wishes) namedBy(body *jsonedit.Document, path ...string) error {
+func (w *wishes) namedBy(body governance.Members, path ...string) error {
 	name := strings.Join(path, ".")
 	user, ok, err := body.String(path...)
 	switch {

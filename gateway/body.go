@@ -32,11 +32,8 @@ const firstRead = 16 << 10 // bytes of memory that a body gets before any of it 
 // readBody reads the request's body into memory, once. It returns how many bytes of the budget it has taken, which the
 // caller gives back when the call is over, also after an error.
 func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body []byte, taken int64, err error) {
-	if r.Header.Get("Content-Encoding") != "" {
-		return nil, 0, fault(governance.CodeUnsupportedEncoding, "Compressed request bodies are not supported. Send the body as it is.")
-	}
-	if r.ContentLength > g.cfg.MaxBody {
-		return nil, 0, tooLarge()
+	if err := g.takesBody(r); err != nil {
+		return nil, 0, err
 	}
 	size := int64(firstRead)
 	if r.ContentLength >= 0 {
@@ -61,13 +58,8 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 		case err == io.EOF: // a reader's bare io.EOF
 			// The server now watches for the client's leaving by reading on, for as long as the call takes.
 			return body, taken, rc.SetReadDeadline(time.Time{})
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, taken, &failure{cause: invalid("", "The request body did not arrive in time."), status: http.StatusRequestTimeout, closing: true}
 		case err != nil:
-			// A length that is wrong, a broken chunk, or a client that left: all the same from here.
-			return nil, taken, &failure{cause: &governance.Error{
-				Code: governance.CodeInvalidRequest, Public: "The request body ended early or is malformed.", Err: err,
-			}, closing: true}
+			return nil, taken, unread(err)
 		}
 		if len(body) == cap(body) {
 			size = min(2*size, g.cfg.MaxBody+1)
@@ -76,6 +68,28 @@ func (g *Gateway) readBody(rc *http.ResponseController, r *http.Request) (body [
 			}
 		}
 	}
+}
+
+// takesBody refuses what need not be read to be refused.
+func (g *Gateway) takesBody(r *http.Request) error {
+	if r.Header.Get("Content-Encoding") != "" {
+		return fault(governance.CodeUnsupportedEncoding, "Compressed request bodies are not supported. Send the body as it is.")
+	}
+	if r.ContentLength > g.cfg.MaxBody {
+		return tooLarge()
+	}
+	return nil
+}
+
+// unread explains a body that could not be read to its end.
+func unread(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &failure{cause: invalid("", "The request body did not arrive in time."), status: http.StatusRequestTimeout, closing: true}
+	}
+	// A length that is wrong, a broken chunk, or a client that left: all the same from here.
+	return &failure{cause: &governance.Error{
+		Code: governance.CodeInvalidRequest, Public: "The request body ended early or is malformed.", Err: err,
+	}, closing: true}
 }
 
 func tooLarge() error {
@@ -131,7 +145,8 @@ var errBodyGone = errors.New("request body was let go")
 // letBodyGo frees the request's body and its share of the budget once an answer has begun.
 func (c *call) letBodyGo(a *attempt) {
 	a.body.drop()
-	c.Body = nil
+	c.form.drop()
+	c.Body, c.Form = nil, nil
 	c.g.bodies.give(c.bodyBytes)
 	c.bodyBytes = 0
 }

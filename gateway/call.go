@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"maps"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/formdata"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/lognames"
@@ -43,6 +43,7 @@ type call struct {
 	levels     []governance.Level
 	claimed    bool     // an idempotency key is in flight
 	warnings   []string // for the client
+	form       *spooled // nil: the body is no form
 	bodyBytes  int64    // of the budget for bodies
 	bodyRead   bool
 	err        error // what the client was told, if not success
@@ -105,6 +106,7 @@ func (g *Gateway) serve(rt *route, param string, w http.ResponseWriter, r *http.
 	}
 	defer g.life.leave()
 	defer func() { g.bodies.give(c.bodyBytes) }()
+	defer func() { c.form.drop() }()
 	defer c.hangUp()
 	defer c.finish()
 	// A deadline that an earlier request on this connection left behind must not end this one.
@@ -195,6 +197,9 @@ func (c *call) read() error {
 		return err
 	}
 	c.wishes = wishes
+	if isForm, err := c.readForm(); isForm || err != nil {
+		return err
+	}
 	began := time.Now()
 	body, taken, err := c.g.readBody(c.rc, c.r)
 	c.bodyBytes = taken
@@ -235,6 +240,9 @@ func unreadable(err error) error {
 	if where, ok := errors.AsType[*jsonedit.Error](err); ok {
 		e.Param = where.Param
 	}
+	if where, ok := errors.AsType[*formdata.Error](err); ok {
+		e.Param = where.Param
+	}
 	return e
 }
 
@@ -246,7 +254,11 @@ func (c *call) claim() error {
 	if c.g.idem == nil {
 		return invalid(headerIdempotency, "This gateway keeps no idempotency keys.")
 	}
-	seen, err := c.g.idem.Begin(c.ctx(), c.Principal.Key.Num, c.wishes.idempotency, sha256.Sum256(c.Body.Bytes()), c.ID)
+	sum, err := c.sum()
+	if err != nil {
+		return err
+	}
+	seen, err := c.g.idem.Begin(c.ctx(), c.Principal.Key.Num, c.wishes.idempotency, sum, c.ID)
 	switch {
 	case errors.Is(err, governance.ErrConflict):
 		return &governance.Error{
@@ -266,6 +278,11 @@ func (c *call) claim() error {
 
 // attribute finds out for whom and for what a call is.
 func (c *call) attribute() error {
+	if c.Form != nil {
+		if err := c.wishes.namedBy(c.Form, "user"); err != nil {
+			return err
+		}
+	}
 	dropped, err := c.wishes.attribute(c.Body, c.route.dialect, c.Principal.Require)
 	if err != nil {
 		return err
@@ -293,14 +310,14 @@ func (c *call) prepare() error {
 	if err = c.resolve(); err != nil {
 		return err
 	}
-	if c.Demand, err = governance.DemandOf(c.Route, c.Body); err != nil {
+	if c.Demand, err = c.demand(); err != nil {
 		return err
 	}
 	before := c.Body
 	if err = c.g.chain.guard(c.ctx(), c); err != nil || c.Body == before {
 		return err
 	}
-	c.Demand, err = governance.DemandOf(c.Route, c.Body)
+	c.Demand, err = c.demand()
 	return err
 }
 

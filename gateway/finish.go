@@ -149,7 +149,7 @@ func (c *call) queue(total time.Duration) {
 		return
 	}
 	told := c.Call
-	told.Body, told.Credential = nil, secret.String{}
+	told.Body, told.Form, told.Credential = nil, nil, secret.String{}
 	r := plugins.Record{
 		Call: &told, Status: c.status, Err: c.err, Attempts: c.attempts,
 		FirstByte: c.firstByte, Total: total, Overhead: c.overhead, BytesOut: c.bytesOut,

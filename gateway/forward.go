@@ -365,7 +365,7 @@ func (c *call) try(a *attempt, more bool) error {
 
 	up := providers.Upstream{
 		BaseURL: a.target.BaseURL, Model: a.target.UpstreamModel, Credential: a.target.Credential,
-		Stream: c.Stream, ClientQuery: c.r.URL.RawQuery,
+		Stream: c.Stream, ClientQuery: c.r.URL.RawQuery, ContentType: c.form.contentType(),
 	}
 	request, err := a.provider.NewRequest(a.sending.watch(a.ctx), up, a.lane.dialect, c.r.Header, body)
 	if err != nil {
@@ -374,6 +374,11 @@ func (c *call) try(a *attempt, more bool) error {
 		}, next: true}
 	}
 	request.Header.Set("Accept-Encoding", "identity")
+	if c.Form != nil {
+		if err := c.sendForm(a, request); err != nil {
+			return err
+		}
+	}
 	if len(body) > smallBody {
 		a.body.text, a.body.size = body, len(body)
 		request.Body, _ = a.body.open()
@@ -448,6 +453,9 @@ func (c *call) left(a *attempt) {
 // upstreamBody is the client's body with the members that Tollgate owns set, and every other byte as it came; on a translated
 // lane, as it was translated.
 func (c *call) upstreamBody(a *attempt) ([]byte, error) {
+	if c.Form != nil {
+		return nil, nil // it goes by itself
+	}
 	doc := c.Body
 	edits := memberEdits(a.provider, a.lane.dialect, a.target.UpstreamModel)
 	switch {

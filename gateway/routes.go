@@ -36,7 +36,11 @@ func routes() []*route {
 		{governance.RouteMessages, http.MethodPost, "/v1/messages", providers.AnthropicMessages, model},
 		{governance.RouteCountTokens, http.MethodPost, "/v1/messages/count_tokens", providers.AnthropicCountTokens, model},
 		{governance.RouteImages, http.MethodPost, "/v1/images/generations", providers.OpenAIImages, model},
+		{governance.RouteImageEdits, http.MethodPost, "/v1/images/edits", providers.OpenAIImageEdits, model},
+		{governance.RouteImageVariations, http.MethodPost, "/v1/images/variations", providers.OpenAIImageVariations, model},
 		{governance.RouteSpeech, http.MethodPost, "/v1/audio/speech", providers.OpenAISpeech, model},
+		{governance.RouteTranscriptions, http.MethodPost, "/v1/audio/transcriptions", providers.OpenAITranscriptions, model},
+		{governance.RouteTranslations, http.MethodPost, "/v1/audio/translations", providers.OpenAITranslations, model},
 		{governance.RouteRerank, http.MethodPost, "/v1/rerank", providers.CohereRerank, model},
 		{governance.RouteRerank, http.MethodPost, "/v2/rerank", providers.CohereRerank, model}, // what Cohere's SDK calls
 		{"files.upload", http.MethodPost, "/v1/files", "", (*call).serveFileUpload},

@@ -406,13 +406,15 @@ func asLegs(legs []governance.Leg) []legState {
 }
 
 type estimateState struct {
-	Model        string  `json:"model"`
-	Provider     string  `json:"provider"`
-	InputTokens  int64   `json:"input_tokens"`
-	OutputTokens int64   `json:"output_tokens"`
-	CostUSD      string  `json:"cost_usd"`
-	PriceVersion *string `json:"price_version"`
-	Unpriced     bool    `json:"unpriced,omitempty"`
+	Model        string `json:"model"`
+	Provider     string `json:"provider"`
+	InputTokens  int64  `json:"input_tokens"`
+	OutputTokens int64  `json:"output_tokens"`
+	// Quantities has all units that the request may use, also those that are no tokens.
+	Quantities   map[string]int64 `json:"quantities"`
+	CostUSD      string           `json:"cost_usd"`
+	PriceVersion *string          `json:"price_version"`
+	Unpriced     bool             `json:"unpriced,omitempty"`
 }
 
 type dryRun struct {
@@ -435,8 +437,8 @@ func (c *call) serveEstimate() error {
 	}
 	name := q.Get("route")
 	if !q.Has("route") {
-		if name = routeOf(c.Body); name == "" {
-			return invalid("route", "The body has neither messages, prompt nor input. Name its route in the parameter route.")
+		if name = c.routeOfBody(); name == "" {
+			return invalid("route", "The body does not say what it is for. Name its route in the parameter route.")
 		}
 	}
 	for _, rt := range routes() {
@@ -449,6 +451,13 @@ func (c *call) serveEstimate() error {
 		}
 	}
 	return invalid("route", "No route to a model has this name.")
+}
+
+func (c *call) routeOfBody() string {
+	if c.Body == nil { // forms of several routes look alike
+		return ""
+	}
+	return routeOf(c.Body)
 }
 
 // onlyResponses are members that bodies of responses have and those of embeddings and moderations lack.
@@ -472,6 +481,8 @@ func routeOf(body *jsonedit.Document) string {
 	switch {
 	case given("messages") != nil:
 		return governance.RouteChat
+	case given("query") != nil && given("documents") != nil:
+		return governance.RouteRerank
 	case prompt != nil && !stored:
 		return governance.RouteCompletions
 	case stored || turns:
@@ -506,7 +517,7 @@ func (c *call) answerDryRun() error {
 	e := &request.Estimate
 	out := dryRun{WouldAdmit: true, Limits: []limitState{}, Estimate: estimateState{
 		Model: c.Model, Provider: c.Target.Provider.Name, InputTokens: e.Quantities.InputTokens(),
-		OutputTokens: e.Quantities.OutputTokens(), CostUSD: e.Cost.String(), Unpriced: c.Demand.Unpriced(c.Target),
+		OutputTokens: e.Quantities.OutputTokens(), Quantities: e.Quantities.ByName(), CostUSD: e.Cost.String(), Unpriced: c.Demand.Unpriced(c.Target),
 	}}
 	if c.Target.Price != nil {
 		out.Estimate.PriceVersion = orNull(c.Target.Price.ID)

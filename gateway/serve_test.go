@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,7 +97,12 @@ func TestX01_NoRouteReachesAProviderWithoutGovernance(t *testing.T) {
 		if strings.HasPrefix(path, "/v1/messages") {
 			body = strings.Replace(body, `"m"`, `"claude"`, 1)
 		}
-		a := b.do(b.request(rt.Method, path, body, "Anthropic-Version", "2023-06-01"))
+		headers := []string{"Anthropic-Version", "2023-06-01"}
+		if slices.Contains([]string{governance.RouteImageVariations, governance.RouteTranscriptions, governance.RouteTranslations}, rt.Name) {
+			body = form("model", "m", "file=a.wav", "RIFF")
+			headers = append(headers, "Content-Type", formType)
+		}
+		a := b.do(b.request(rt.Method, path, body, headers...))
 		switch {
 		case rt.Name == governance.RouteCountTokens:
 			require.Equal(t, http.StatusOK, a.StatusCode, path+a.text())

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/tollgate-gateway/tollgate/internal/audiolen"
+	"github.com/tollgate-gateway/tollgate/internal/formdata"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
 )
@@ -160,6 +162,30 @@ func rankingDemand(body *jsonedit.Document, input int64) (Demand, error) {
 	d.Input += (int64(len(query)) + bytesPerToken - 1) / bytesPerToken * max(documents-1, 0)
 	d.Counted[UnitSearch] = max((documents+input/tokensPerDocument+documentsPerSearch-1)/documentsPerSearch, 1)
 	return d, nil
+}
+
+// DemandOfForm reads the demand of a request whose body is a form, as DemandOf does of JSON. Routes that take no form refuse
+// it with CodeInvalidRequest.
+func DemandOfForm(route string, form *formdata.Form) (Demand, error) {
+	sounds := route == RouteTranscriptions || route == RouteTranslations
+	if !sounds && route != RouteImageEdits && route != RouteImageVariations {
+		return Demand{}, &Error{Code: CodeInvalidRequest, Public: "The route takes JSON, no form."}
+	}
+	var files Uploads
+	for i, p := range form.Parts() {
+		if !p.IsFile {
+			continue
+		}
+		files.Count++
+		if sounds {
+			files.Seconds += audiolen.Seconds(form.File(&form.Parts()[i]), p.Size())
+		}
+	}
+	prompt, _, err := form.String("prompt")
+	if err != nil {
+		return Demand{}, unreadable(err)
+	}
+	return mediaDemand(route, form, (int64(len(prompt))+bytesPerToken-1)/bytesPerToken, files)
 }
 
 // byPiece reports whether t's price, in all of its tiers, is for what the request asks by the piece.

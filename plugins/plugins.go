@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/formdata"
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/money"
@@ -77,6 +78,7 @@ type Call struct {
 	RemoteIP   string
 	Credential secret.String
 	Body       *jsonedit.Document // nil where the route takes none, and once a stream has begun
+	Form       *formdata.Form     // the body where it is a form; Body is nil then
 	Model      string             // the public name that was asked for
 	Stream     bool
 	EndUser    string

@@ -26,7 +26,7 @@ func TestSeconds(t *testing.T) {
 	t.Parallel()
 	wave := "RIFF\x00\x00\x00\x00WAVE" + "LIST" + le32(4) + "abcd" + "fmt " + le32(16) + "\x01\x00\x01\x00" + le32(16_000) + le32(32_000) + "\x02\x00\x10\x00"
 	flac := "fLaC\x00\x00\x00\x22" + strings.Repeat("\x00", 10) + string(binary.BigEndian.AppendUint64(nil, 44_100<<44|44_100*7)) + strings.Repeat("\x00", 16)
-	mp3 := "\xff\xfb\x90\x00" // MPEG 1, layer III, 128 kbit/s, 44.1 kHz
+	mp3 := "\xff\xfb\x90\x00"                                                              // MPEG 1, layer III, 128 kbit/s, 44.1 kHz
 	xing := "\xff\xfb\x90\x00" + strings.Repeat("\x00", 32) + "Xing" + be32(1) + be32(383) // frames of 26.12 ms
 	id3 := "ID3\x04\x00\x00\x00\x00\x01\x00" + strings.Repeat("\x00", 128)
 	opus := "OggS" + strings.Repeat("\x00", 24) + "OpusHead" + strings.Repeat("\x00", 20)

@@ -23,7 +23,7 @@ const (
 	maxLines      = 16      // of one part's header
 	maxFields     = 1 << 20 // bytes of all values that are no files
 	maxName       = 128
-	maxBoundary   = 70 // RFC 2046, section 5.1.1
+	maxBoundary   = 70       // RFC 2046, section 5.1.1
 	searchedAtOne = 64 << 10 // bytes
 )
 

@@ -129,11 +129,7 @@ func (m *audioMeter) audioUsage() {
 		return
 	}
 	q, ok := parseUsage(&m.inside, raw)
-	u := governance.Usage{Quantities: q}
-	if ok {
-		u.Raw = kept(raw)
-	}
-	m.setUsage(u, ok)
+	m.setUsage(governance.Usage{Quantities: q, Raw: kept(raw)}, ok)
 }
 
 // duration reads the next value, which verbose transcripts have as a number or a text.
