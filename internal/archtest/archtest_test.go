@@ -17,7 +17,7 @@ const module = "github.com/tollgate-gateway/tollgate"
 
 // leaves may be imported by everybody and import only each other.
 var leaves = []string{
-	"internal/apikey", "internal/config", "internal/ids", "internal/jsonedit", "internal/jsonscan", "internal/lognames", "internal/money",
+	"internal/apikey", "internal/audiolen", "internal/config", "internal/formdata", "internal/ids", "internal/jsonedit", "internal/jsonscan", "internal/lognames", "internal/money",
 	"internal/pricebook", "internal/prompt", "internal/seal", "internal/secret", "internal/sse", "internal/version",
 	"internal/wholefile",
 }
