@@ -17,9 +17,9 @@ const module = "github.com/tollgate-gateway/tollgate"
 
 // leaves may be imported by everybody and import only each other.
 var leaves = []string{
-	"internal/apikey", "internal/audiolen", "internal/config", "internal/formdata", "internal/ids", "internal/jsonedit", "internal/jsonscan", "internal/lognames", "internal/money",
-	"internal/pricebook", "internal/prompt", "internal/seal", "internal/secret", "internal/sse", "internal/version",
-	"internal/wholefile",
+	"internal/apikey", "internal/audiolen", "internal/config", "internal/formdata", "internal/ids", "internal/jsonedit",
+	"internal/jsonscan", "internal/lognames", "internal/money", "internal/pricebook", "internal/prompt", "internal/seal",
+	"internal/secret", "internal/sse", "internal/version", "internal/wholefile",
 }
 
 // borders says what the code of a folder may import of this module, besides the leaves. The longest matching folder counts.
