@@ -24,7 +24,8 @@ const (
 	dueHold       = 5 * time.Minute // for which they are nobody else's
 	leastPause    = 10 * time.Second
 	mostPause     = 5 * time.Minute
-	maxAnswerLine = 64 << 20 // bytes
+	holdEvery     = time.Minute // how often that is prolonged while answers are read
+	maxAnswerLine = 32 << 20    // bytes
 	maxUpstreamID = 300
 )
 
@@ -236,7 +237,14 @@ func (g *Gateway) readAnswers(ctx context.Context, a account, b *governance.Batc
 	in := bufio.NewReaderSize(source, 64<<10)
 	var room []byte
 	var answers int64
+	prolonged := time.Now()
 	for {
+		if time.Since(prolonged) > holdEvery {
+			if err := g.batches.Progress(ctx, b.Num, b.Picture, dueHold); err != nil {
+				return answers, err
+			}
+			prolonged = time.Now()
+		}
 		line, grown, err := readLine(in, room, maxAnswerLine)
 		room = grown
 		switch {

@@ -208,6 +208,7 @@ func (s *Batches) Begin(ctx context.Context, b governance.Batch) (governance.Bat
 			return err
 		}
 		begun, err = findBatch(ctx, tx, b.Organization, b.ID)
+		begun.Window = b.Window
 		return err
 	})
 	return begun, err
