@@ -114,7 +114,7 @@ func (a *App) openTasks() error {
 		}})
 	}
 	if a.gateway != nil {
-		all = append(all, tasks.Task{Name: "batches", Every: 5 * time.Second, Timeout: 2 * time.Hour, Run: a.gateway.LookAfterBatches})
+		all = append(all, tasks.Task{Name: "batches", Every: 2 * time.Second, Timeout: 2 * time.Hour, Run: a.gateway.LookAfterBatches})
 	}
 	var err error
 	if a.tasks, err = tasks.New(pgstore.NewClaims(pool), a.log, all...); err != nil {
