@@ -49,18 +49,18 @@ func describedKinds() map[string]console.ProviderKind {
 		},
 		azure.Kind: described(azure.Entry()),
 		bedrock.Kind: {
-			Title: "Amazon Bedrock", ExampleURL: "https://bedrock-runtime.us-east-1.amazonaws.com",
+			Title: "Amazon Bedrock", ExampleURL: "https://bedrock-runtime.us-east-1.amazonaws.com", PriceProvider: "aws",
 			Docs: "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html",
 		},
 		vertex.Kind: {
-			Title: "Gemini on Google Vertex AI", ExampleURL: vertexExample,
+			Title: "Gemini on Google Vertex AI", ExampleURL: vertexExample, PriceProvider: "google",
 			Docs: "https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/inference",
 		},
 		vertex.KindClaude: {
-			Title: "Claude on Google Vertex AI", ExampleURL: vertexExample,
+			Title: "Claude on Google Vertex AI", ExampleURL: vertexExample, PriceProvider: "google",
 			Docs: "https://cloud.google.com/vertex-ai/generative-ai/docs/partner-models/claude/use-claude",
 		},
-		cohere.Kind: {Title: "Cohere", BaseURL: "https://api.cohere.ai", Docs: "https://docs.cohere.com/reference/rerank"},
+		cohere.Kind: {Title: "Cohere", BaseURL: "https://api.cohere.ai", PriceProvider: "cohere", Docs: "https://docs.cohere.com/reference/rerank"},
 	}
 }
 

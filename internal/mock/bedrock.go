@@ -33,7 +33,7 @@ func bedrockModel(path string) (model string, stream, ok bool) {
 // frame makes a message of Amazon's event stream from pairs of headers, which are texts, and a payload.
 func frame(payload string, headers ...string) []byte {
 	var head []byte
-	for i := 0; i < len(headers); i += 2 {
+	for i := 0; i+1 < len(headers); i += 2 {
 		name, value := headers[i], headers[i+1]
 		head = append(append(head, byte(len(name))), name...)
 		head = append(head, 7) // a text

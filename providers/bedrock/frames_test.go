@@ -94,7 +94,7 @@ func TestF080_AnyChunkingGivesTheSameFrames(t *testing.T) {
 		}
 		for _, src := range []io.Reader{bytes.NewReader(stream), iotest.OneByteReader(bytes.NewReader(stream)), iotest.DataErrReader(bytes.NewReader(stream))} {
 			got, err := readAll(src)
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			require.Equal(t, want, got)
@@ -107,7 +107,7 @@ func TestF080_AnyChunkingGivesTheSameFrames(t *testing.T) {
 				require.Equal(t, want[i], s)
 				whole += len(event(s.name, s.data))
 			}
-			require.Equal(t, whole == cut, err == io.EOF, "a frame that was cut is no end: %v", err)
+			require.Equal(t, whole == cut, errors.Is(err, io.EOF), "a frame that was cut is no end: %v", err)
 			require.True(t, whole == cut || errors.Is(err, sse.ErrTruncated))
 		}
 	})

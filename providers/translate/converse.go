@@ -151,8 +151,9 @@ type converseTier struct {
 
 // converseFields are what the models of one maker take beyond the dialect: here those of Anthropic's.
 type converseFields struct {
-	Thinking raw `json:"thinking,omitzero"`
-	TopK     raw `json:"top_k,omitzero"`
+	Thinking   raw             `json:"thinking,omitzero"`
+	TopK       raw             `json:"top_k,omitzero"`
+	ToolChoice *messagesChoice `json:"tool_choice,omitzero"`
 }
 
 // converseAnswer is a whole answer, or an event of a stream, whose kind is its name.

@@ -16,6 +16,7 @@ type messagesToConverseRequest struct {
 	in    messagesRequest
 	out   converseRequest
 	maker maker
+	model version
 	used  []string        // the names of tools in the conversation
 	names map[string]bool // of documents, which must differ
 	notes notes
@@ -23,7 +24,7 @@ type messagesToConverseRequest struct {
 
 // Request implements providers.Translator.
 func (messagesToConverse) Request(body *jsonedit.Document, model string) ([]byte, []providers.Warning, error) {
-	t := messagesToConverseRequest{maker: makerOf(model), names: map[string]bool{}}
+	t := messagesToConverseRequest{maker: makerOf(model), model: claudeVersion(model), names: map[string]bool{}}
 	if err := decodeRequest(body.Bytes(), &t.in); err != nil {
 		return nil, nil, err
 	}
@@ -390,7 +391,12 @@ func (t *messagesToConverseRequest) toolChoice() error {
 		return nil
 	}
 	t.out.ToolConfig.Choice = choice
-	if string(c.DisableParallelToolUse) == "true" {
+	switch {
+	case string(c.DisableParallelToolUse) != "true":
+	case c.Type == "auto" && t.model.atLeast(4, 5): // a field of these models, which bears no choice of Converse's beside it
+		t.out.ToolConfig.Choice = nil
+		t.out.Fields.ToolChoice = &messagesChoice{Type: c.Type, DisableParallelToolUse: c.DisableParallelToolUse}
+	default:
 		t.notes.add("tool_choice.disable_parallel_tool_use", "the target cannot be kept to one call")
 	}
 	return nil

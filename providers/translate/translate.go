@@ -47,7 +47,8 @@ func All(now func() time.Time) []providers.Translator {
 			composed{responsesToChat{now: now, halfway: true}, chatToMessages{now: now, halfway: true}, map[string]string{
 				"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text", "reasoning_effort": "reasoning",
 			}},
-			messagesToConverse{now}, converseNames("input", "text", "reasoning"),
+			messagesToConverse{now},
+			converseNames("input", "text", "reasoning"),
 		},
 	}
 }
