@@ -56,8 +56,12 @@ func TestDev(t *testing.T) {
 
 	first.kill()
 	require.True(t, alive(postmaster), "the kill of its parent must not be what ends the database")
-	next := spawnDev(t, dir, "json")
+	next := spawn(t, []string{"GOOGLE_API_KEY=key-of-gemini", "MISTRAL_API_KEY=key-of-mistral"}, devArguments(dir, "json")...)
 	b := next.announced(t)
+	models := must(t)((&process{baseURL: b.BaseURL}).get(t.Context(), b.VirtualKey, "/v1/models"))
+	for _, offered := range []string{`"gemini-2.5-pro"`, `"mistral-large-latest"`} {
+		require.Contains(t, string(models.body), offered)
+	}
 	require.Equal(t, a.VirtualKey, b.VirtualKey)
 	require.Equal(t, a.AdminToken, b.AdminToken)
 	require.Equal(t, a.DatabaseURL, b.DatabaseURL, "a DSN stays valid from start to start")

@@ -30,12 +30,7 @@ const (
 
 func TestProvider(t *testing.T) {
 	t.Parallel()
-	for _, base := range []string{"https://r.openai.azure.com", "https://r.openai.azure.com/openai/deployments"} {
-		t.Run(base, func(t *testing.T) {
-			t.Parallel()
-			providertest.Run(t, provider(), base)
-		})
-	}
+	providertest.Run(t, provider(), "https://r.openai.azure.com/openai/deployments")
 }
 
 func TestNewRequest_Addresses(t *testing.T) {
