@@ -81,10 +81,12 @@ func (t *chatToMessagesRequest) identity() error {
 	case given(t.in.SafetyIdentifier):
 		t.out.Metadata = &messagesMetadata{UserID: t.in.SafetyIdentifier}
 	}
-	switch tier := unquote(t.in.ServiceTier); tier {
-	case "", "auto":
-	case "default":
+	switch tier := unquote(t.in.ServiceTier); {
+	case tier == "" || tier == "auto":
+	case tier == "default":
 		t.out.ServiceTier = raw(`"standard_only"`)
+	case t.halfway && (tier == "flex" || tier == "priority"): // tiers of the target behind
+		t.out.ServiceTier = t.in.ServiceTier
 	default:
 		t.notes.add("service_tier", "the target has no tier of this name")
 	}

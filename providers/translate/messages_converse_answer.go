@@ -47,6 +47,7 @@ type messagesFromConverse struct {
 	begun bool
 	done  bool
 
+	called bool // a tool was
 	frames frames
 }
 
@@ -64,7 +65,11 @@ func converseStop(reason raw) string {
 
 // ended returns what a message says about its end.
 func (a *messagesFromConverse) ended() messagesDelta {
-	d := messagesDelta{StopReason: quote(converseStop(a.stop)), StopSequence: raw("null"), NativeReason: a.stop}
+	reason := converseStop(a.stop)
+	if a.called && unquote(a.stop) == stopEndTurn { // models have been seen to call a tool and to say no more than this
+		reason = stopToolUse
+	}
+	d := messagesDelta{StopReason: quote(reason), StopSequence: raw("null"), NativeReason: a.stop}
 	if unquote(a.stop) == stopSequence && hasText(a.matched) {
 		d.StopSequence = a.matched
 	}
@@ -82,6 +87,7 @@ func (a *messagesFromConverse) Body(upstream []byte) ([]byte, error) {
 	}
 	blocks := []messagesBlock{}
 	for i := range in.Output.Message.Content {
+		a.called = a.called || in.Output.Message.Content[i].ToolUse != nil
 		blocks = append(blocks, messagesBlocks(&in.Output.Message.Content[i])...)
 	}
 	read(&a.usage, in.Usage)
@@ -146,6 +152,7 @@ func (a *messagesFromConverse) Event(w io.Writer, ev sse.Event) error {
 		}
 	case "contentBlockStart":
 		if in.Start.ToolUse != nil {
+			a.called = true
 			if err := a.start(in.Index, messagesBlock{Type: "tool_use", ID: in.Start.ToolUse.ToolUseID, Name: in.Start.ToolUse.Name, Input: raw("{}")}); err != nil {
 				return err
 			}

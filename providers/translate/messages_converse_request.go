@@ -479,6 +479,8 @@ func (t *messagesToConverseRequest) parameters() error {
 	case "", "auto":
 	case "standard_only":
 		t.out.ServiceTier = &converseTier{"default"}
+	case "flex", "priority", "reserved":
+		t.out.ServiceTier = &converseTier{tier}
 	default:
 		t.notes.add("service_tier", "the target has no tier of this name")
 	}
