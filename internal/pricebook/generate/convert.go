@@ -215,7 +215,7 @@ type datedSteps struct {
 // unit tells what a key of the source prices, and how many of them its number is for. Keys of quantities that Tollgate does
 // not count are left out.
 func unit(key string) (u governance.Unit, per int64, ok bool) {
-	const million, thousand = 1_000_000, 1_000
+	const million, thousand, hour = 1_000_000, 1_000, 3_600
 	switch key {
 	case "input_mtok":
 		return governance.UnitInput, million, true
@@ -239,8 +239,12 @@ func unit(key string) (u governance.Unit, per int64, ok bool) {
 		return governance.UnitOutputImage, million, true
 	case "requests_kcount":
 		return governance.UnitRequest, thousand, true
-	case "web_searches_kcount":
+	case "web_searches_kcount", "rerank_searches_kcount":
 		return governance.UnitSearch, thousand, true
+	case "audio_hours": // of which input_audio_hours is the same, said of one direction
+		return governance.UnitSecond, hour, true
+	case "input_mchars":
+		return governance.UnitCharacter, million, true
 	}
 	return 0, 0, false
 }
@@ -295,7 +299,7 @@ func nanoPerMillion(dollars json.Number, per int64) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("price %s: %w", dollars, err)
 	}
-	return (nano + up) * (1_000_000 / per), nil
+	return ((nano+up)*1_000_000 + per - 1) / per, nil
 }
 
 // at returns the price of a unit for a prompt of so many tokens.

@@ -52,7 +52,7 @@ func TestConvert(t *testing.T) {
 	t.Parallel()
 	items, err := convert([]byte(`[{"id":"aws","models":[
 		{"id":"m","match":{"or":[{"equals":"m-1"},{"starts_with":"m-"}]},"prices":[
-			{"prices":{"input_mtok":{"base":1,"tiers":[{"start":10,"price":2}]},"output_mtok":3,"audio_hours":9}},
+			{"prices":{"input_mtok":{"base":1,"tiers":[{"start":10,"price":2}]},"output_mtok":3,"input_gpixels":9}},
 			{"constraint":{"type":"start_date","start_date":"2026-01-01"},"prices":{"input_mtok":4}},
 			{"constraint":{"type":"time_of_date","start_time":"01:00:00Z"},"prices":{"input_mtok":{"base":1.5,"tiers":[{"start":20,"price":8}]}}}]},
 		{"id":"m-2","match":{"equals":"m-2"},"prices":{"input_mtok":0}},
@@ -76,6 +76,20 @@ func TestConvert(t *testing.T) {
 		}},
 		{Provider: "aws", Names: []string{"m-2"}, Versions: []pricebook.Version{{Free: true, Tiers: []pricebook.Tier{{Prices: prices(0)}}}}},
 	}, items)
+}
+
+// What is no token has its own number of units: an hour has 3,600 seconds, and what does not divide is rounded up.
+func TestParseSteps_UnitsThatAreNoTokens(t *testing.T) {
+	t.Parallel()
+	all, err := parseSteps(map[string]json.RawMessage{
+		"audio_hours": json.RawMessage("0.111"), "input_audio_hours": json.RawMessage("0.111"), "input_mchars": json.RawMessage("15"),
+		"rerank_searches_kcount": json.RawMessage("2"), "requests_kcount": json.RawMessage("5"),
+	})
+	require.NoError(t, err)
+	require.Equal(t, steps{
+		governance.UnitSecond: {{0, 30_833_333_334}}, governance.UnitCharacter: {{0, 15_000_000_000}},
+		governance.UnitSearch: {{0, 2_000_000_000_000}}, governance.UnitRequest: {{0, 5_000_000_000_000}},
+	}, all)
 }
 
 func TestConvert_RefusesAConstraintOfAnUnknownKind(t *testing.T) {
