@@ -66,7 +66,7 @@ func viewUnitPrices(prices governance.UnitPrices) map[string]decimal {
 type priceBody struct {
 	Provider      string     `json:"provider" minLength:"1" maxLength:"200" doc:"Name in the price book"`
 	UpstreamModel string     `json:"upstream_model" minLength:"1" maxLength:"300"`
-	Unit          string     `json:"unit,omitempty" enum:"input,cache_read,cache_write_5m,cache_write_1h,input_audio,input_image,output,reasoning,output_audio,output_image,image,request,search" doc:"Needed unless free"`
+	Unit          string     `json:"unit,omitempty" enum:"input,cache_read,cache_write_5m,cache_write_1h,input_audio,input_image,output,reasoning,output_audio,output_image,image,request,search,character,second" doc:"Needed unless free"`
 	USDPerMillion *decimal   `json:"usd_per_million,omitempty" doc:"US dollars per million units; needed unless free"`
 	ServiceTier   string     `json:"service_tier,omitempty" maxLength:"64"`
 	FromInput     int64      `json:"from_input,omitempty" minimum:"0" maximum:"1000000000" doc:"Input tokens from which it holds"`

@@ -419,6 +419,18 @@ func TestModel_TargetsAreOrderedAndShared(t *testing.T) {
 	require.Contains(t, twice.faults(), "body.targets[1]")
 }
 
+// Whatever is counted can be priced.
+func TestPrice_OfEveryUnit(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for u := range governance.UnitCount {
+		made := e.must(http.MethodPost, "/prices", object{
+			"provider": "p", "upstream_model": "m", "unit": u.String(), "usd_per_million": "1", "service_tier": "hd/1024x1792",
+		})
+		require.Equal(t, u.String(), made["unit"])
+	}
+}
+
 func TestPrice_OneUnitAtATimeMakesWholeVersions(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

@@ -32,6 +32,7 @@ const (
 	imageTokens     = 6_240
 	imagePixels     = 1_024 * 1_536
 	partialTokens   = 100
+	defaultFrames   = 9 // of a GIF whose request names no frame_count
 	tokensPerUpload = 6_240 // a picture to edit, read in high fidelity: OpenAI's guide has up to 4,160 + 2,080 of each
 
 	speechTokensPerCharacter  = 2   // OpenAI's spoken minute of about 900 characters is 1,250 tokens
@@ -80,6 +81,10 @@ func (d *Demand) pictures(m Members, given int64) error {
 	if partial < 0 || partial > maxImages {
 		return invalid("partial_images", "asks for too many pictures")
 	}
+	frames, err := frames(m)
+	if err != nil {
+		return err
+	}
 	quality, _, err := m.String("quality")
 	if err != nil {
 		return unreadable(err)
@@ -89,12 +94,32 @@ func (d *Demand) pictures(m Members, given int64) error {
 		return unreadable(err)
 	}
 	d.Counted[UnitImage], d.Outputs = n, n
-	d.Declared = tokensOfPicture(quality, size) + partial*partialTokens
+	d.Declared = tokensOfPicture(quality, size)*frames + partial*partialTokens
 	d.Images = given > 0
 	d.Input += given * tokensPerUpload
 	d.Tier = ImageTier(quality, size)
 	d.AnyTier = open(quality) || open(size)
 	return nil
+}
+
+// frames is of how many pictures each one is made: those that move have more than one.
+func frames(m Members) (int64, error) {
+	format, _, err := m.String("output_format")
+	if err != nil {
+		return 0, unreadable(err)
+	}
+	n, ok, err := m.Int("frame_count")
+	switch {
+	case err != nil:
+		return 0, unreadable(err)
+	case ok && (n < 1 || n > maxImages):
+		return 0, invalid("frame_count", "asks for too many pictures, or for none")
+	case ok:
+		return n, nil
+	case format == "gif":
+		return defaultFrames, nil
+	}
+	return 1, nil
 }
 
 // open reports whether a choice is left to the provider.

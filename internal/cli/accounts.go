@@ -52,7 +52,7 @@ type pricesAdd struct {
 
 	Provider      string `arg:"" help:"Name in the price book."`
 	Model         string `arg:"" help:"The upstream's name of the model."`
-	Unit          string `default:"input" help:"input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, image, request, …"`
+	Unit          string `default:"input" help:"input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, image, character, second, request, …"`
 	USD           string `name:"usd" xor:"price" required:"" help:"US dollars per million units." placeholder:"USD"`
 	Free          bool   `xor:"price" required:"" help:"The model costs nothing, explicitly."`
 	EffectiveFrom string `help:"From when on; without it now." placeholder:"TIME"`
