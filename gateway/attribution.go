@@ -36,6 +36,9 @@ const (
 	maxLabel       = 128 // the client's own request id, which is only a label in the log
 )
 
+// ownTag begins the names of tags that the gateway gives rows by itself.
+const ownTag = "tollgate."
+
 // wishes is what the headers of a request say beside its body.
 type wishes struct {
 	endUser     string
@@ -126,6 +129,9 @@ func readTags(value string) (map[string]string, error) {
 		name, text = strings.TrimSpace(name), strings.TrimSpace(text)
 		if _, twice := tags[name]; !ok || twice || name == "" || len(name) > maxTag || len(text) > maxTag {
 			return nil, invalid(headerTags, "Tags are written name=value, each name once, names and values of at most 64 bytes.")
+		}
+		if strings.HasPrefix(name, ownTag) {
+			return nil, invalid(headerTags, "Tags that begin with "+ownTag+" are the gateway's own.")
 		}
 		tags[name] = text
 	}

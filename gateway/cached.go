@@ -14,7 +14,7 @@ import (
 )
 
 // tagSaved is the tag of a spend row that says what an answer from the cache would have cost.
-const tagSaved = "cache_saved_usd"
+const tagSaved = ownTag + "cache_saved_usd"
 
 // transcript is a copy of what a client is sent, for a cache.
 type transcript struct {

@@ -134,6 +134,7 @@ func TestErrorsHaveOneShapeOnEveryStatus(t *testing.T) {
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Tags", "novalue"}, 400, "invalid_request"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Tags", "a=" + strings.Repeat("x", 65)}, 400, "invalid_request"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Tags", tags(21)}, 400, "invalid_request"},
+		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Tags", "tollgate.cache_saved_usd=9"}, 400, "invalid_request"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Metadata", "[]"}, 400, "invalid_request"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Metadata", `{"a":"\u0000"}`}, 400, "invalid_request"},
 		{"POST", "/v1/chat/completions", chatBody, []string{"X-Tollgate-Metadata", `{"a":"` + strings.Repeat("x", 4<<10) + `"}`}, 400, "invalid_request"},

@@ -27,7 +27,10 @@ const (
 	maxErrorBody = 1 << 20 // bytes of an upstream's error that are read
 	// tagUsage is the tag of a spend row whose usage the provider reported in a shape that makes no sense to its meter. What it
 	// said is kept beside the row.
-	tagUsage = "usage_shape"
+	tagUsage = ownTag + "usage_shape"
+	// tagTier is the tag of a spend row whose provider served it in a tier that has no price of its own, so that it was charged
+	// at the ordinary one. Its value is the tier.
+	tagTier = ownTag + "unpriced_tier"
 )
 
 // attempt is one call to one target, from its reservation to its settlement.
@@ -642,6 +645,10 @@ func (c *call) conclude(a *attempt, s governance.Settlement) {
 	facts := a.meter.Facts()
 	if facts.BadUsage {
 		c.tag(map[string]string{tagUsage: "unknown"})
+	}
+	if price, tier := a.ending.Price, facts.Usage.ServiceTier; price != nil && !price.Tiered(tier) {
+		c.tag(map[string]string{tagTier: headerText(tier)})
+		c.g.metrics.tierUnpriced(a.target.Provider.Name)
 	}
 	c.attempts = append(c.attempts, plugins.Attempt{ID: a.id, Target: a.target, Settlement: s, RawUsage: facts.Usage.Raw})
 }

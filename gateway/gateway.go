@@ -233,24 +233,26 @@ func (l *lifetime) close() <-chan struct{} {
 // metrics are what only the gateway can tell; the telemetry plugin tells the rest from the records. Labels come from the
 // route table, the code table and configured ids.
 type metrics struct {
-	requests    func(values ...string)
-	noUsage     func(values ...string)
-	unsettled   func(values ...string)
-	dropped     func(values ...string)
-	wouldRefuse func(values ...string)
-	admission   func(value float64, values ...string)
-	settlement  func(value float64, values ...string)
+	requests     func(values ...string)
+	noUsage      func(values ...string)
+	unsettled    func(values ...string)
+	dropped      func(values ...string)
+	tierUnpriced func(values ...string)
+	wouldRefuse  func(values ...string)
+	admission    func(value float64, values ...string)
+	settlement   func(value float64, values ...string)
 }
 
 func newMetrics(r plugins.Registry) metrics {
 	buckets := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	return metrics{
-		requests:    r.Counter("tollgate_gateway_requests_total", "Everything that was asked of the listener, by route, status and error code.", "route", "status", "code"),
-		noUsage:     r.Counter("tollgate_gateway_usage_missing_total", "Whole answers without valid usage, by provider.", "provider"),
-		unsettled:   r.Counter("tollgate_gateway_settlements_late_total", "Settlements that had not committed when the answer ended."),
-		wouldRefuse: r.Counter("tollgate_gateway_would_refuse_total", "Attempts that a limit in log mode let pass and would have refused, by limit.", "limit"),
-		dropped:     r.Counter("tollgate_gateway_records_dropped_total", "Finished calls that the recorders' queue had no room for."),
-		admission:   r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", buckets, "result"),
-		settlement:  r.Histogram("tollgate_gateway_settlement_seconds", "Time of a settlement in the ledger.", buckets),
+		requests:     r.Counter("tollgate_gateway_requests_total", "Everything that was asked of the listener, by route, status and error code.", "route", "status", "code"),
+		noUsage:      r.Counter("tollgate_gateway_usage_missing_total", "Whole answers without valid usage, by provider.", "provider"),
+		unsettled:    r.Counter("tollgate_gateway_settlements_late_total", "Settlements that had not committed when the answer ended."),
+		wouldRefuse:  r.Counter("tollgate_gateway_would_refuse_total", "Attempts that a limit in log mode let pass and would have refused, by limit.", "limit"),
+		tierUnpriced: r.Counter("tollgate_gateway_service_tier_unpriced_total", "Attempts that a provider served in a tier without a price of its own, by provider.", "provider"),
+		dropped:      r.Counter("tollgate_gateway_records_dropped_total", "Finished calls that the recorders' queue had no room for."),
+		admission:    r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", buckets, "result"),
+		settlement:   r.Histogram("tollgate_gateway_settlement_seconds", "Time of a settlement in the ledger.", buckets),
 	}
 }

@@ -203,8 +203,45 @@ func TestUsageOfAnUnknownShapeIsKeptAndFlagged(t *testing.T) {
 	})
 	require.Equal(t, http.StatusOK, b.chat().StatusCode)
 	told := w.told(t)
-	require.Equal(t, "unknown", told.Call.Tags["usage_shape"])
+	require.Equal(t, "unknown", told.Call.Tags["tollgate.usage_shape"])
 	require.Len(t, told.Attempts, 1)
 	require.Equal(t, governance.UsageEstimate, told.Attempts[0].Settlement.Source)
 	require.Contains(t, string(told.Attempts[0].RawUsage), `"prompt_tokens":-5`)
+}
+
+// TestServiceTiersAreChargedOrFlagged: a tier that has prices is charged at them, one that has none at the ordinary ones, and
+// then the row says so. What the provider calls its ordinary tier is no such thing.
+func TestServiceTiersAreChargedOrFlagged(t *testing.T) {
+	t.Parallel()
+	for tier, want := range map[string]struct{ cost, tag string }{
+		"default":  {"0.00003", ""},
+		"flex":     {"0.000015", ""},
+		"priority": {"0.00003", "priority"},
+	} {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			w := &witness{id: "w"}
+			b := hostile(t, func(rw http.ResponseWriter, _ *http.Request) {
+				rw.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(rw, `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],`+
+					`"usage":{"prompt_tokens":10,"completion_tokens":10,"total_tokens":20},"service_tier":"`+tier+`"}`)
+			}, func(s *setup) {
+				s.chain = []gateway.Link{{Plugin: w}}
+				flex := s.targets[0].Price.Tiers[0]
+				flex.ServiceTier = "flex"
+				flex.Prices[governance.UnitInput] /= 2
+				flex.Prices[governance.UnitOutput] /= 2
+				s.targets[0].Price.Tiers = append(s.targets[0].Price.Tiers, flex)
+			})
+			a := b.chat()
+			require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+			require.Equal(t, want.cost, a.Header.Get("X-Tollgate-Cost-Usd"))
+			require.Equal(t, want.tag, w.told(t).Call.Tags["tollgate.unpriced_tier"])
+			flagged := 0
+			if want.tag != "" {
+				flagged = 1
+			}
+			require.Equal(t, flagged, b.metrics.all()["tollgate_gateway_service_tier_unpriced_total{provider-1}"])
+		})
+	}
 }

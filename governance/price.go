@@ -206,6 +206,15 @@ func (p *PriceVersion) BatchTiers() []PriceTier {
 	return []PriceTier{{}}
 }
 
+// Tiered reports whether a service tier has prices of its own. The ordinary one always has, whatever its provider calls it.
+func (p *PriceVersion) Tiered(service string) bool {
+	switch service {
+	case "", "default", "standard", "auto", "on_demand":
+		return true
+	}
+	return slices.ContainsFunc(p.Tiers, func(t PriceTier) bool { return t.ServiceTier == service })
+}
+
 func (p *PriceVersion) tier(input int64, service string) UnitPrices {
 	found := -1
 	for _, name := range []string{p.nearest(service), ""} {

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	tagsMax     = 20
+	tagsMax     = 32      // the client's 20, and what the gateway and its plugins add
 	tagMax      = 64      // bytes of a tag's name, and of its value
 	metadataMax = 4 << 10 // bytes
 	rawUsageMax = 64 << 10
 )
 
 // Attribute stores what clients said about their requests, each at most once. What a text cannot hold is left out: tags
-// with a NUL or other than UTF-8, tags beyond 20 or over 64 bytes, metadata over 4 KiB, raw usage over 64 KiB. So no
+// with a NUL or other than UTF-8, tags beyond 32 or over 64 bytes, metadata over 4 KiB, raw usage over 64 KiB. So no
 // client's text can fail the text of another one, let alone money.
 func (s *Spend) Attribute(ctx context.Context, all []governance.Attribution) error {
 	if len(all) == 0 {

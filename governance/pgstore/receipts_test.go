@@ -89,7 +89,7 @@ func TestAttribute_IsBoundedAndHarmlessToRepeat(t *testing.T) {
 	t.Parallel()
 	b := openBook(t)
 	tags := make(map[string]string)
-	for i := range 30 {
+	for i := range 40 {
 		tags[string(rune('a'+i))] = "v"
 	}
 	a := governance.Attribution{
@@ -103,7 +103,7 @@ func TestAttribute_IsBoundedAndHarmlessToRepeat(t *testing.T) {
 	var kept, metadata int
 	b.scan("SELECT count(*) FROM ledger.attribution AS a, jsonb_object_keys(a.tags)", &kept)
 	b.scan("SELECT count(metadata) FROM ledger.attribution", &metadata)
-	require.Equal(t, 20, kept)
+	require.Equal(t, 32, kept)
 	require.Zero(t, metadata)
 	require.Error(t, b.Attribute(t.Context(), []governance.Attribution{{}}))
 }

@@ -63,9 +63,9 @@ func TestResponseCache(t *testing.T) {
 			hits++
 			require.Equal(t, "cache", row["usage_source"])
 			require.Equal(t, "0", row["cost_usd"])
-			if tags, _ := row["tags"].(object); tags["cache_saved_usd"] != nil { // is written behind the row
+			if tags, _ := row["tags"].(object); tags["tollgate.cache_saved_usd"] != nil { // is written behind the row
 				saved++
-				require.NotEqual(t, "0", tags["cache_saved_usd"])
+				require.NotEqual(t, "0", tags["tollgate.cache_saved_usd"])
 			}
 		}
 		return hits >= 4 && saved == hits

@@ -106,6 +106,9 @@ func (e *Entry) from(now time.Time) ([]governance.PriceVersion, error) {
 			}
 			p.Tiers = append(p.Tiers, tier)
 		}
+		if !p.Free {
+			p.Tiers = append(p.Tiers, halved(e.Provider, p.Tiers)...)
+		}
 		if v.From != "" {
 			at, err := time.Parse(time.DateOnly, v.From)
 			if err != nil {
@@ -120,6 +123,33 @@ func (e *Entry) from(now time.Time) ([]governance.PriceVersion, error) {
 		kept = append(kept, p)
 	}
 	return kept, nil
+}
+
+// halfPriced lists the service tiers of a provider at which tokens cost half of what they ordinarily do, by its own pages of
+// prices, in alphabetical order. The source of the book has ordinary prices alone.
+func halfPriced(provider string) []string {
+	switch provider {
+	case "openai":
+		return []string{"batch", "flex"}
+	case "anthropic", "azure", "google":
+		return []string{"batch"}
+	}
+	return nil
+}
+
+// halved returns the tiers that follow from the ordinary ones. What is charged by the piece costs the same everywhere.
+func halved(provider string, ordinary []governance.PriceTier) []governance.PriceTier {
+	var all []governance.PriceTier
+	for _, service := range halfPriced(provider) {
+		for _, t := range ordinary {
+			t.ServiceTier = service
+			for u := governance.UnitInput; u <= governance.UnitOutputImage; u++ {
+				t.Prices[u] = (t.Prices[u] + 1) / 2
+			}
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // MaxOutput returns how many tokens a model of a price book provider can answer at most; 0: unknown.

@@ -68,12 +68,33 @@ func TestLoad_KnowsSnapshots(t *testing.T) {
 func TestLoad_LongPromptsHaveATierOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	v := find(t, "anthropic", "claude-sonnet-4-5", today)[0]
-	require.Len(t, v.Tiers, 2)
+	require.Len(t, v.Tiers, 4, "two ordinary ones, and two of batches")
 	for input, want := range map[int64]money.Nano{200_000: 600_000_000, 200_001: 1_200_006_000} {
 		cost, _, err := v.Cost(&governance.Quantities{governance.UnitInput: input}, "")
 		require.NoError(t, err)
 		require.Equal(t, want, cost)
 	}
+}
+
+// Tokens of batches and of flexible processing cost half; searches cost the same everywhere.
+func TestLoad_SlowTiersAreHalfPriced(t *testing.T) {
+	t.Parallel()
+	v := find(t, "openai", "gpt-4.1", today)[0]
+	used := governance.Quantities{governance.UnitInput: 1_000_000, governance.UnitCacheRead: 1_000_000, governance.UnitOutput: 1_000_000}
+	ordinary, _, err := v.Cost(&used, "default")
+	require.NoError(t, err)
+	require.Equal(t, money.Nano(10_500_000_000), ordinary)
+	for _, tier := range []string{"batch", "flex"} {
+		require.True(t, v.Tiered(tier))
+		cost, _, err := v.Cost(&used, tier)
+		require.NoError(t, err)
+		require.Equal(t, ordinary/2, cost, tier)
+		search, _, err := v.Cost(&governance.Quantities{governance.UnitSearch: 1}, tier)
+		require.NoError(t, err)
+		require.Equal(t, money.Nano(10_000_000), search, tier)
+	}
+	require.False(t, v.Tiered("priority"), "no source has it")
+	require.False(t, find(t, "mistral", "mistral-large-latest", today)[0].Tiered("batch"))
 }
 
 func TestLoad_TakesTheVersionInForceAndLaterOnes(t *testing.T) {
@@ -112,7 +133,12 @@ func TestLoad_EveryVersionCanBeStored(t *testing.T) {
 		require.NotEmpty(t, v.Tiers, "%v", k)
 		priced := false
 		for i, tier := range v.Tiers {
-			require.True(t, i == 0 && tier.FromInput == 0 || i > 0 && tier.FromInput > v.Tiers[i-1].FromInput, "%v", k)
+			if i == 0 || tier.ServiceTier != v.Tiers[i-1].ServiceTier {
+				require.Zero(t, tier.FromInput, "%v", k)
+				require.Equal(t, i == 0, tier.ServiceTier == "", "%v", k)
+			} else {
+				require.Greater(t, tier.FromInput, v.Tiers[i-1].FromInput, "%v", k)
+			}
 			for _, price := range tier.Prices {
 				require.GreaterOrEqual(t, price, money.PerMillion(0))
 				priced = priced || price > 0
