@@ -30,7 +30,7 @@ type account struct {
 // account returns the account behind a target; ok is false where it keeps no files.
 func (g *Gateway) account(t *governance.Target) (a account, ok bool) {
 	b, ok := g.providers[t.ProviderKind].(providers.Batcher)
-	return account{g, t, b}, ok
+	return account{g, t, b}, ok && b.Batches()
 }
 
 // resource is one request to an account.

@@ -16,6 +16,8 @@ const (
 // and Batch APIs. The requests of a batch are of any dialect that it speaks.
 type Batcher interface {
 	Provider
+	// Batches reports whether accounts of the kind do so: providers of one code may differ in it.
+	Batches() bool
 	// NewResourceRequest asks for a resource: resource is OpenAIFiles or OpenAIBatches, and path leads on from it by whole
 	// segments, as they are named. A body is of contentType; a nil one sends none. The credential is the upstream's; none of
 	// the client's headers go on.

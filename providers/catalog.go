@@ -30,6 +30,8 @@ type Entry struct {
 	Auth Auth `yaml:"auth"`
 	// Speaks names the dialects without the prefix that they have in common: chat, responses, …
 	Speaks []string `yaml:"speaks"`
+	// Batches says that its accounts keep files and run batches as OpenAI's do.
+	Batches bool `yaml:"batches"`
 	// Prices is its name in the price book; empty: the book has none, and each provider is looked up by its own name.
 	Prices string `yaml:"prices"`
 	Docs   string `yaml:"docs"`

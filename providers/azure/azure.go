@@ -29,7 +29,9 @@ const lastDated = "2024-10-21"
 func Entry() *providers.Entry {
 	return &providers.Entry{
 		Kind: Kind, Title: "Azure OpenAI", ExampleURL: "https://RESOURCE.openai.azure.com/openai/v1", Prices: "azure",
-		Speaks: []string{"chat", "completions", "responses", "embeddings"}, Unversioned: true,
+		Speaks: []string{
+			"chat", "completions", "responses", "embeddings", "images", "image_edits", "speech", "transcriptions", "translations",
+		}, Unversioned: true,
 		Docs: "https://learn.microsoft.com/azure/ai-foundry/openai/reference",
 	}
 }

@@ -14,6 +14,9 @@ import (
 
 var _ providers.Batcher = Provider{}
 
+// Batches implements providers.Batcher.
+func (p Provider) Batches() bool { return p.batches }
+
 // NewResourceRequest implements providers.Batcher. Its errors never contain the URL, which may hold an account's name.
 func (p Provider) NewResourceRequest(
 	ctx context.Context, up providers.Upstream, method string, resource providers.Dialect, path []string, contentType string, body io.Reader,
@@ -43,7 +46,8 @@ func (p Provider) NewResourceRequest(
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
-		req.Header.Set("Authorization", "Bearer "+up.Credential.Reveal())
+		header, scheme := p.auth.Header()
+		req.Header.Set(header, scheme+up.Credential.Reveal())
 	}
 	return req, nil
 }

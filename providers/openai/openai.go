@@ -23,6 +23,7 @@ type Provider struct {
 	speaks    []providers.Dialect
 	auth      providers.Auth
 	quirks    providers.Quirks
+	batches   bool
 }
 
 var (
@@ -32,7 +33,7 @@ var (
 
 // New returns the provider of OpenAI itself, and of upstreams that speak all of its dialects.
 func New() Provider {
-	return Provider{endpoints: providers.NewEndpoints(pathOf), kind: Kind, speaks: []providers.Dialect{
+	return Provider{endpoints: providers.NewEndpoints(pathOf), kind: Kind, batches: true, speaks: []providers.Dialect{
 		providers.OpenAIChat, providers.OpenAICompletions, providers.OpenAIResponses,
 		providers.OpenAIEmbeddings, providers.OpenAIModerations,
 		providers.OpenAIImages, providers.OpenAIImageEdits, providers.OpenAIImageVariations,
@@ -46,7 +47,7 @@ func Of(e *providers.Entry) Provider {
 	if e.Unversioned {
 		endpoints = endpoints.Unversioned()
 	}
-	return Provider{endpoints: endpoints, kind: e.Kind, speaks: e.Dialects(), auth: e.Auth, quirks: e.Quirks}
+	return Provider{endpoints: endpoints, kind: e.Kind, speaks: e.Dialects(), auth: e.Auth, quirks: e.Quirks, batches: e.Batches}
 }
 
 // Kind implements providers.Provider.

@@ -55,6 +55,29 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+func TestOf_DoesAsTheEntrySays(t *testing.T) {
+	t.Parallel()
+	p := openai.Of(&providers.Entry{
+		Kind: "ours", Speaks: []string{"embeddings", "chat"}, Auth: "X-Team-Key", Unversioned: true, Quirks: providers.Quirks{NoStreamOptions: true},
+	})
+	require.Equal(t, "ours", p.Kind())
+	require.Equal(t, []providers.Dialect{chat, providers.OpenAIEmbeddings}, p.Speaks())
+	require.True(t, p.Quirks().NoStreamOptions)
+	require.False(t, p.Batches())
+	require.True(t, openai.New().Batches())
+	require.True(t, openai.Of(&providers.Entry{Batches: true}).Batches())
+	up := providers.Upstream{BaseURL: "https://api.example.com/inference", Credential: secret.New("key")}
+	req, err := p.NewRequest(t.Context(), up, chat, http.Header{}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "https://api.example.com/inference/chat/completions", req.URL.String())
+	require.Equal(t, "key", req.Header.Get("X-Team-Key"))
+	require.Empty(t, req.Header.Get("Authorization"))
+	file, err := p.NewResourceRequest(t.Context(), up, http.MethodGet, providers.OpenAIFiles, nil, "", nil)
+	require.NoError(t, err)
+	require.Equal(t, "https://api.example.com/inference/files", file.URL.String())
+	require.Equal(t, "key", file.Header.Get("X-Team-Key"))
+}
+
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	client := http.Header{}
