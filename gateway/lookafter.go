@@ -192,8 +192,7 @@ func (g *Gateway) settleBatch(ctx context.Context, a account, b *governance.Batc
 			return fmt.Errorf("the batch has %d answers and its file %d", told, answers)
 		}
 	}
-	for i := range b.Charges {
-		s := b.Settlement(i, &uses[i])
+	for _, s := range b.Settlements(uses) {
 		if err := g.ledger.Settle(ctx, s); err != nil && !errors.Is(err, governance.ErrAlreadyClosed) {
 			return fmt.Errorf("settle the batch: %w", err)
 		}

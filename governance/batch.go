@@ -156,18 +156,32 @@ func (b *Batch) Charge(input int64) int {
 	return found
 }
 
-// Settlement books what a charge has used. Only money has legs (ruling 29). Charges of further context tiers that nothing
-// reached are released, without a row; a batch of which nothing came leaves one row without cost. Where what was reported cannot
-// be priced the reservation stands.
-func (b *Batch) Settlement(charge int, u *BatchUse) Settlement {
-	c := &b.Charges[charge]
+// Settlements books what each charge has used. Only money has legs (ruling 29). Context tiers that no answer has reached are
+// released, without a row; a batch without any answer leaves one row, without cost. Where what was reported cannot be priced
+// the reservation stands.
+func (b *Batch) Settlements(uses []BatchUse) []Settlement {
+	var answers int64
+	for i := range uses {
+		answers += uses[i].Answers
+	}
+	all := make([]Settlement, len(b.Charges))
+	for i := range b.Charges {
+		if uses[i].Answers > 0 {
+			all[i] = b.Charges[i].settlement(&uses[i])
+			continue
+		}
+		all[i] = b.Charges[i].Released()
+		if answers == 0 && i == 0 {
+			all[i].Release, all[i].Requests = false, BasisHold
+		}
+	}
+	return all
+}
+
+func (c *BatchCharge) settlement(u *BatchUse) Settlement {
 	s := Settlement{
 		ID: c.Attempt, Outcome: OutcomeComplete, Source: UsageProvider, Quantities: u.Quantities, Prices: c.Prices,
 		Requests: BasisHold, Rate: BasisActual, Budget: BasisActual,
-	}
-	if u.Answers == 0 {
-		s.Outcome, s.Source, s.Release = OutcomeUpstreamError, UsageZero, charge > 0
-		return s
 	}
 	if u.Estimated {
 		s.Source = UsageEstimate
@@ -179,7 +193,7 @@ func (b *Batch) Settlement(charge int, u *BatchUse) Settlement {
 	return s
 }
 
-// Released gives back what a charge holds, for a batch that the provider never got.
+// Released gives back what a charge holds, e.g. for a batch that the provider never got.
 func (c *BatchCharge) Released() Settlement {
 	return Settlement{
 		ID: c.Attempt, Outcome: OutcomeUpstreamError, Source: UsageZero,
