@@ -195,14 +195,36 @@ func (f *batchFile) rewrite(number int, line []byte) ([]byte, error) {
 	if err != nil {
 		return nil, f.about(number, err)
 	}
-	if f.target.UpstreamModel == model {
+	edits := f.edits(body)
+	if len(edits) == 0 {
 		return line, nil
 	}
-	text, err := doc.With(jsonedit.At("body", "model").String(f.target.UpstreamModel))
+	text, err := body.With(edits...)
+	if err == nil {
+		text, err = doc.With(jsonedit.At("body").Raw(text))
+	}
 	if err != nil {
 		return nil, f.refuse(number, "cannot be read: "+err.Error())
 	}
 	return text, nil
+}
+
+// edits are the changes of a request that one to the same target by itself would have, too.
+func (f *batchFile) edits(body *jsonedit.Document) []jsonedit.Edit {
+	p := f.c.g.providers[f.target.ProviderKind]
+	edits := memberEdits(p, f.route.dialect, f.target.UpstreamModel)
+	if edits == nil && f.target.UpstreamModel != f.model {
+		edits = append(edits, jsonedit.At("model").String(f.target.UpstreamModel))
+	}
+	edits = append(edits, quirkEdits(p, f.route.dialect, body)...)
+	one := attempt{target: f.target}
+	edits = append(edits, one.drops(body)...)
+	for _, w := range one.warnings {
+		if !slices.Contains(f.c.warnings, w) {
+			f.c.warnings = append(f.c.warnings, w)
+		}
+	}
+	return edits
 }
 
 // batchRoute returns the route of a path that the requests of a batch may have; nil: they may not.

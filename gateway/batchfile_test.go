@@ -47,6 +47,12 @@ func TestBatchFile_ChangesNothingButTheModel(t *testing.T) {
 	last, _, err := carried(bytes.TrimRight([]byte(file), "\n"), "upstream")
 	require.NoError(t, err)
 	require.Equal(t, text, last, "the last line may lack its end")
+	f.target.Drop = []string{"x"}
+	dropped, err := f.rewrite(3, fmt.Appendf(nil, requestLine, "c"))
+	require.NoError(t, err)
+	require.Equal(t, strings.NewReplacer(`"public",`, `"upstream"`, `"x":1.0`, "").Replace(fmt.Sprintf(requestLine, "c")), string(dropped))
+	require.Equal(t, []string{"x: dropped, since the target refuses it"}, f.c.warnings)
+
 	same, _, err := carried([]byte(file), "public")
 	require.NoError(t, err)
 	require.Equal(t, strings.ReplaceAll(strings.ReplaceAll(file, "\r", ""), "\n\n", "\n"), string(same))

@@ -11,6 +11,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -109,20 +110,11 @@ func (c *call) page(q url.Values, known ...string) (governance.Page, error) {
 			if values[0] != "desc" {
 				return p, invalid(name, "Lists are in the order desc, the newest first.")
 			}
-		case name != "after" && !contains(known, name):
+		case name != "after" && !slices.Contains(known, name):
 			return p, invalid(name, "The parameter "+name+" is unknown.")
 		}
 	}
 	return p, nil
-}
-
-func contains(all []string, s string) bool {
-	for _, x := range all {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // serveFiles lists the organization's files.

@@ -174,8 +174,31 @@ func TestBatches_AreSettledOnce(t *testing.T) {
 	require.NoError(t, content.Body.Close())
 	require.Equal(t, 3, bytes.Count(output, []byte("\n")))
 	require.Contains(t, string(output), `"custom_id":"request-2"`)
+
+	// Batches have a price of their own, and so have long prompts: 100 tokens are reported where fewer were foreseen.
+	f.addModel("tiered", "mock-usage(100,20)")
+	for _, price := range []object{
+		{"unit": "input", "usd_per_million": "1"}, {"unit": "output", "usd_per_million": "5"},
+		{"unit": "input", "usd_per_million": "3", "from_input": 90}, {"unit": "output", "usd_per_million": "7", "from_input": 90},
+	} {
+		price["provider"], price["upstream_model"], price["service_tier"] = "mock", "mock-usage(100,20)", "batch"
+		price["effective_from"] = "2026-01-02T00:00:00Z"
+		f.create("prices", price)
+	}
+	require.NoError(t, f.mock.SetBatches("in_progress"))
+	batch, err = createBatch(t.Context(), &a, upload(t, &a, batchLines(2, "tiered")).ID)
+	require.NoError(t, err)
+	_, open = f.admin(http.MethodGet, "reservations?state=open", nil)
+	require.Len(t, open["items"], 2, "one for each price that may apply")
+	require.NoError(t, f.mock.SetBatches("completed"))
+	f.ended(&b, batch.ID, official.BatchStatusCompleted)
+	rows = f.rows()
+	require.Len(t, rows, 2)
+	require.Equal(t, "0.00088", rows[0]["cost_usd"], "2 × (100 × 3 + 20 × 7) per million: %v", rows[0])
 	f.requireBooksBalance()
-	require.Len(t, f.rows(), 1)
+	require.Len(t, f.rows(), 2)
+	state := must(t)(f.gateways[0].get(t.Context(), key, "/v1/key")).json(t)
+	require.Equal(t, "0.00208", state["limits"].([]any)[0].(object)["spent"])
 }
 
 // The check of the fault as it is written: nothing but Tollgate's own names, and only those of the caller's organization,
