@@ -137,3 +137,11 @@ func TestF211_AFrozenStreamOfFramesIsCut(t *testing.T) {
 	require.ErrorIs(t, a.err, io.ErrUnexpectedEOF)
 	require.Equal(t, governance.OutcomeUpstreamAborted, b.settled(1)[0].Outcome)
 }
+
+// Clients of Anthropic's count by themselves where they are told that nobody else does.
+func TestF128_BedrockCountsNoTokens(t *testing.T) {
+	t.Parallel()
+	a := framed(t, "", nil).post("/v1/messages/count_tokens", `{"model":"m","messages":[{"role":"user","content":"Say hello."}]}`, "Anthropic-Version", "2023-06-01")
+	require.Equal(t, http.StatusNotFound, a.StatusCode)
+	require.Contains(t, a.text(), `{"type":"error","error":{"type":"not_found_error"`)
+}
