@@ -1,9 +1,13 @@
 package gateway_test
 
 import (
+	"bytes"
+	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -246,4 +250,109 @@ func lastWord(t *testing.T) string {
 	t.Helper()
 	words := strings.SplitAfter(mock.DefaultText, " ")
 	return words[len(words)-1]
+}
+
+// TestF211_SpeechThatFallsSilentIsEnded: a provider that stops in the middle is not waited for without end, and what it has
+// spoken is paid for.
+func TestF211_SpeechThatFallsSilentIsEnded(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "freeze_after(2)")
+		s.config.Idle = 200 * time.Millisecond
+	})
+	a := b.post("/v1/audio/speech", speechBody)
+	require.Equal(t, http.StatusOK, a.StatusCode)
+	require.Error(t, a.err)
+	s := b.settled(1)[0]
+	require.Equal(t, governance.OutcomeUpstreamAborted, s.Outcome)
+	require.Positive(t, s.Cost)
+}
+
+// A client that leaves while it listens ends the upstream's work, and pays for what was asked for.
+func TestSpeech_AListenerLeaves(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		priced(s.model("m", "freeze_after(2)")[0], map[governance.Unit]int64{governance.UnitCharacter: 15_000_000_000})
+	})
+	o := b.openAt("/v1/audio/speech", speechBody)
+	_, err := o.lines.ReadByte()
+	require.NoError(t, err)
+	o.leave()
+	s := b.settled(1)[0]
+	require.Equal(t, governance.OutcomeClientLeft, s.Outcome)
+	require.EqualValues(t, 6, s.Quantities[governance.UnitCharacter])
+	b.sums(func(c mock.Counts) bool { return c.Aborted == 1 })
+}
+
+// Speech whose length is known ends after its account is settled too.
+func TestSpeech_OfAKnownLength(t *testing.T) {
+	t.Parallel()
+	sound := bytes.Repeat([]byte{0xff, 0xfb}, 100_000)
+	b := hostile(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "audio/wav")
+		w.Header().Set("Content-Length", strconv.Itoa(len(sound)))
+		_, _ = w.Write(sound)
+	})
+	a := b.post("/v1/audio/speech", speechBody)
+	require.NoError(t, a.err)
+	require.Len(t, b.ledger.closed(), 1, "settled before its last byte")
+	require.True(t, bytes.Equal(sound, a.body))
+	require.EqualValues(t, len(sound), a.ContentLength)
+}
+
+// What is no sound is not passed on as some.
+func TestSpeech_AnswersThatAreNone(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ contentType, body string }{
+		{"text/html", "<html>busy</html>"}, {"audio/mpeg", ""}, {"application/json", `{"half":`}, {"", "\x00\x01"},
+	} {
+		b := hostile(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = []string{tc.contentType}
+			_, _ = io.WriteString(w, tc.body)
+		})
+		a := b.post("/v1/audio/speech", speechBody)
+		require.Equal(t, http.StatusBadGateway, a.StatusCode, "%s: %s", tc.contentType, a.text())
+		require.Equal(t, "upstream_invalid_response", a.failure(t).Code)
+		require.NotEqual(t, governance.OutcomeComplete, b.settled(1)[0].Outcome)
+	}
+}
+
+// TestF079_ALargePictureIsOneLine: a picture of 17 MB comes as one line of a stream, and as one string of an answer.
+func TestF079_ALargePictureIsOneLine(t *testing.T) {
+	t.Parallel()
+	picture := strings.Repeat("iVBORw0K", 17<<17)
+	const usage = `"usage":{"input_tokens":10,"output_tokens":4160,"total_tokens":4170,"input_tokens_details":{"text_tokens":10,"image_tokens":0}}`
+	event := "event: image_generation.completed\ndata: {\"type\":\"image_generation.completed\",\"b64_json\":\"" + picture + "\"," + usage + "}\n\n"
+	whole := `{"created":1,"data":[{"b64_json":"` + picture + `"}],` + usage + `}`
+	b := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte("stream")) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, event)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, whole)
+	})
+	a := b.post("/v1/images/generations", `{"model":"m","prompt":"A cat.","stream":true}`)
+	require.NoError(t, a.err)
+	require.True(t, a.text() == event)
+	a = b.post("/v1/images/generations", `{"model":"m","prompt":"A cat."}`)
+	require.NoError(t, a.err)
+	require.True(t, a.text() == whole)
+	require.Empty(t, a.Header.Get("X-Tollgate-Cost-Usd"), "larger than answers whose cost stands in a header (ruling 37)")
+	for _, s := range b.settled(2) {
+		require.EqualValues(t, 4160, s.Quantities[governance.UnitOutputImage])
+	}
+}
+
+// Moderations are metered like any other call: by their prompt, since they report nothing.
+func TestModerations_AreMetered(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	a := b.post("/v1/moderations", `{"model":"m","input":"Some words that are moderated."}`)
+	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
+	s := b.settled(1)[0]
+	require.EqualValues(t, 10, s.Quantities[governance.UnitInput])
+	require.Equal(t, dollars(t, "0.00001"), s.Cost)
 }
