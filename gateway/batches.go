@@ -13,7 +13,6 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/ids"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/internal/lognames"
-	"github.com/tollgate-gateway/tollgate/plugins"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -274,7 +273,7 @@ func (n *newBatch) plan() error {
 	if err != nil {
 		return err
 	}
-	if err := c.g.chain.unseen(c); err != nil {
+	if err := c.g.chain.unseen(c, "batches", true, true); err != nil {
 		return err
 	}
 	c.Target, c.Demand = t, n.file.Demand
@@ -453,24 +452,4 @@ func (n *newBatch) tell(ctx context.Context) {
 	if err != nil {
 		c.log.Warn().Err(err).Str(lognames.Batch, n.batch.ID).Msg("attribution lost")
 	}
-}
-
-// unseen refuses what the guards of the chain cannot see: neither the requests of a batch nor its answers pass them.
-func (ch *chain) unseen(c *call) error {
-	sees := make([]int, 0, len(ch.guards)+len(ch.eventGuards))
-	for _, s := range ch.guards {
-		sees = append(sees, s.at)
-	}
-	for _, s := range ch.eventGuards {
-		sees = append(sees, s.at)
-	}
-	for _, at := range sees {
-		if idler, ok := ch.links[at].Plugin.(plugins.Idler); ok && idler.Idle(&c.Call) {
-			continue
-		}
-		return &governance.Error{
-			Code: governance.CodePluginUnsupported, Public: "A guardrail applies to this key, and guardrails cannot see into batches.",
-		}
-	}
-	return nil
 }

@@ -310,6 +310,9 @@ func (c *call) prepare() error {
 	if err = c.resolve(); err != nil {
 		return err
 	}
+	if err = c.g.chain.seesAll(c); err != nil {
+		return err
+	}
 	if c.Demand, err = c.demand(); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/internal/lognames"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
 	"github.com/tollgate-gateway/tollgate/plugins"
+	"github.com/tollgate-gateway/tollgate/providers"
 )
 
 // OnError says what the chain does when a plugin itself fails: returns an error, panics or takes too long.
@@ -270,6 +271,42 @@ func (ch *chain) guard(ctx context.Context, c *call) error {
 			c.Body = doc
 		}
 		c.tag(v.Tags)
+	}
+	return nil
+}
+
+// unseen refuses what the guards of the chain cannot see, requests or answers, and names it (F224). Guards that have nothing to
+// do for the caller mind nothing.
+func (ch *chain) unseen(c *call, what string, requests, answers bool) error {
+	var see []int
+	if requests {
+		for _, s := range ch.guards {
+			see = append(see, s.at)
+		}
+	}
+	if answers {
+		for _, s := range ch.eventGuards {
+			see = append(see, s.at)
+		}
+	}
+	for _, at := range see {
+		if idler, ok := ch.links[at].Plugin.(plugins.Idler); ok && idler.Idle(&c.Call) {
+			continue
+		}
+		return &governance.Error{
+			Code: governance.CodePluginUnsupported, Public: "A guardrail applies to this key, and guardrails cannot see into " + what + ".",
+		}
+	}
+	return nil
+}
+
+// seesAll refuses calls whose body or answer is nothing that guards can read.
+func (ch *chain) seesAll(c *call) error {
+	if c.Form != nil {
+		return ch.unseen(c, "forms", true, false)
+	}
+	if c.route.dialect == providers.OpenAISpeech {
+		return ch.unseen(c, "sound", false, true)
 	}
 	return nil
 }

@@ -11,9 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tollgate-gateway/tollgate/gateway"
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/mock"
 	"github.com/tollgate-gateway/tollgate/internal/money"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
+	"github.com/tollgate-gateway/tollgate/plugins"
 )
 
 // priced sets the prices of a target's only tier, in nano-dollars per million.
@@ -355,4 +358,24 @@ func TestModerations_AreMetered(t *testing.T) {
 	s := b.settled(1)[0]
 	require.EqualValues(t, 10, s.Quantities[governance.UnitInput])
 	require.Equal(t, dollars(t, "0.00001"), s.Cost)
+}
+
+// TestF224_WhatGuardsCannotSeeIsRefused: forms and sound pass no guard that has something to do for the caller.
+func TestF224_WhatGuardsCannotSeeIsRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("m", "ok")
+		s.chain = []gateway.Link{{Plugin: filter{&witness{id: "w", event: func(sse.Event) (plugins.Verdict, error) { return plugins.Verdict{}, nil }}}}}
+	})
+	for _, a := range []answer{
+		b.post("/v1/audio/speech", speechBody),
+		b.postForm("/v1/audio/transcriptions", "model", "m", "file=a.mp3", "x"),
+		b.postForm("/v1/images/edits", "model", "m", "image=a.png", "x"),
+	} {
+		require.Equal(t, http.StatusForbidden, a.StatusCode, a.text())
+		require.Equal(t, "plugin_unsupported", a.failure(t).Code)
+	}
+	require.Empty(t, b.sent())
+	require.Equal(t, http.StatusOK, b.post("/v1/images/generations", imageBody).StatusCode)
+	require.Equal(t, http.StatusOK, b.post("/v1/rerank", rerankBody).StatusCode)
 }
