@@ -182,6 +182,7 @@ organizations:
       - name: own
 providers:
   - {name: openai, base_url: "https://api.openai.com/v1", credential: "${CLI_TEST_CREDENTIAL}"}
+  - {name: fast, kind: groq}
 models:
   - name: gpt-4o
     targets: [{provider: openai, upstream_model: gpt-4o}]
