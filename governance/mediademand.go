@@ -32,7 +32,7 @@ const (
 	imageTokens     = 6_240
 	imagePixels     = 1_024 * 1_536
 	partialTokens   = 100
-	defaultFrames   = 9 // of a GIF whose request names no frame_count
+	defaultFrames   = 9     // of a GIF whose request names no frame_count
 	tokensPerUpload = 6_240 // a picture to edit, read in high fidelity: OpenAI's guide has up to 4,160 + 2,080 of each
 
 	speechTokensPerCharacter  = 2   // OpenAI's spoken minute of about 900 characters is 1,250 tokens

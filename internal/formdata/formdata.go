@@ -155,7 +155,7 @@ func (f *Form) read(at, n int64) ([]byte, error) {
 func (f *Form) readInto(b []byte, at int64) ([]byte, error) {
 	b = b[:min(int64(len(b)), max(f.size-at, 0))]
 	if _, err := f.body.ReadAt(b, at); err != nil && len(b) > 0 {
-		if err == io.EOF && at+int64(len(b)) == f.size { //nolint:errorlint // a reader's bare io.EOF
+		if err == io.EOF && at+int64(len(b)) == f.size {
 			return b, nil
 		}
 		return nil, fmt.Errorf("read form: %w", err)

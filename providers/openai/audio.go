@@ -114,6 +114,10 @@ func (m *audioMeter) audioUsage() {
 				byTime = true
 				m.facts.Counted[governance.UnitSecond] = seconds
 			}
+		case "prompt_audio_seconds": // Mistral, beside tokens
+			if seconds, ok := wholeSeconds(s.Raw()); ok {
+				m.facts.Counted[governance.UnitSecond] = seconds
+			}
 		case "input_token_details", "input_tokens_details":
 			m.detailed = s.Kind() == '{'
 			s.Skip()
