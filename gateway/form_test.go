@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -280,4 +281,62 @@ func TestF193_FormsNeedNoPlaceToWrite(t *testing.T) {
 	a := b.post("/v1/audio/transcriptions", sent, "Content-Type", formType)
 	require.Equal(t, http.StatusOK, a.StatusCode, a.text())
 	require.Equal(t, strings.Replace(sent, "\r\nm\r\n", "\r\nmock-small\r\n", 1), string(b.sent()[0].Body))
+}
+
+// Forms of many megabytes are in nobody's memory, however many are on their way at once.
+func TestForms_AreNotHeldInMemory(t *testing.T) {
+	const calls, size = 4, 30 << 20
+	arrived, measured := make(chan int64, calls), make(chan struct{})
+	b := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		arrived <- n
+		<-measured
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"text":"hi","usage":{"type":"duration","seconds":1}}`)
+	})
+	start, end, _ := strings.Cut(form("file=a.mp3", "|", "model", "m"), "|")
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	statuses := make(chan int, calls)
+	for range calls {
+		go func() {
+			sent := io.MultiReader(strings.NewReader(start), io.LimitReader(zeros{}, size), strings.NewReader(end))
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/audio/transcriptions", sent)
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			r.ContentLength = int64(len(start) + size + len(end))
+			r.Header.Set("Authorization", "Bearer "+demoKey)
+			r.Header.Set("Content-Type", formType)
+			response, err := b.client.Do(r)
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			_ = response.Body.Close()
+			statuses <- response.StatusCode
+		}()
+	}
+	for range calls {
+		require.Greater(t, <-arrived, int64(size))
+	}
+	after := heap()
+	close(measured)
+	for range calls {
+		require.Equal(t, http.StatusOK, <-statuses)
+	}
+	require.Less(t, int64(after)-int64(before), int64(size/2))
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
