@@ -118,6 +118,8 @@ type Catalog struct {
 	targets  map[int64]*Target
 	offered  map[int64][]*Model
 	Limits   *LimitIndex
+	// Guardrails are all that are not deleted, in the order in which they were made.
+	Guardrails []*Guardrail
 }
 
 type modelKey struct {

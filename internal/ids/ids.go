@@ -63,6 +63,7 @@ const (
 	Limit        Kind = "lim"
 	Price        Kind = "price"
 	Membership   Kind = "mem"
+	Guardrail    Kind = "guard"
 	Batch        Kind = "batch"
 	File         Kind = "file" // followed by a hyphen, as OpenAI's files are: clients know them by it
 )
