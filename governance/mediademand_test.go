@@ -1,0 +1,60 @@
+package governance_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+// What a request for pictures, speech, transcripts or rankings may use at most, by the piece and by the token.
+func TestDemandOf_WhatIsNoText(t *testing.T) {
+	t.Parallel()
+	documents := `"` + strings.Repeat(`x","`, 150) + `x"`
+	for _, tc := range []struct {
+		name, route, body string
+		unit              governance.Unit
+		counted, output   int64
+		tier              string
+	}{
+		{"a picture", governance.RouteImages, `{"prompt":"abc"}`, governance.UnitImage, 1, 6240, ""},
+		{"two of low quality", governance.RouteImages, `{"n":2,"quality":"low"}`, governance.UnitImage, 2, 2 * 417, "low"},
+		{"a large one", governance.RouteImages, `{"quality":"auto","size":"2048x3072"}`, governance.UnitImage, 1, 4 * 6240, "2048x3072"},
+		{"one that is shown on its way", governance.RouteImages, `{"partial_images":3}`, governance.UnitImage, 1, 6540, ""},
+		{"one that moves", governance.RouteImages, `{"output_format":"gif","quality":"low"}`, governance.UnitImage, 1, 9 * 417, "low"},
+		{"one that moves longer", governance.RouteImages, `{"output_format":"gif","quality":"low","frame_count":16}`, governance.UnitImage, 1, 16 * 417, "low"},
+		{"speech", governance.RouteSpeech, `{"input":"Grüße, 漢字 🙂"}`, governance.UnitCharacter, 11, 22 + 128, ""},
+		{"a ranking", governance.RouteRerank, `{"query":"q","documents":["a","b"]}`, governance.UnitSearch, 1, 0, ""},
+		{"a ranking of many", governance.RouteRerank, `{"query":"q","documents":[` + documents + `]}`, governance.UnitSearch, 2, 0, ""},
+		{"a ranking of long ones", governance.RouteRerank, `{"query":"q","documents":["` + strings.Repeat("x", 300_000) + `"]}`, governance.UnitSearch, 3, 0, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d, err := demandOf(t, tc.route, tc.body)
+			require.NoError(t, err)
+			require.Equal(t, tc.counted, d.Counted[tc.unit])
+			require.Equal(t, tc.tier, d.Tier)
+			require.Equal(t, tc.output, d.Output(&governance.Target{}, governance.ReserveDeclared))
+			byPiece := governance.PriceTier{}
+			byPiece.Prices[tc.unit] = 1
+			target := &governance.Target{Price: &governance.PriceVersion{Tiers: []governance.PriceTier{byPiece}}}
+			require.Zero(t, d.Output(target, governance.ReserveDeclared), "a price by the piece holds no tokens")
+			require.False(t, d.Unpriced(target))
+			target.Price.Tiers[0].Prices = governance.UnitPrices{}
+			require.True(t, d.Unpriced(target))
+		})
+	}
+}
+
+// A price by the piece in one tier alone leaves the others to the token.
+func TestUnpriced_ATierWithoutAPiece(t *testing.T) {
+	t.Parallel()
+	d, err := demandOf(t, governance.RouteImages, `{"prompt":"abc"}`)
+	require.NoError(t, err)
+	whole := governance.PriceTier{}
+	whole.Prices[governance.UnitImage] = 1
+	target := &governance.Target{Price: &governance.PriceVersion{Tiers: []governance.PriceTier{whole, {ServiceTier: "hd"}}}}
+	require.True(t, d.Unpriced(target))
+}
