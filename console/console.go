@@ -37,6 +37,7 @@ type Options struct {
 	Models        governance.Store[governance.Model]
 	Targets       governance.TargetStore
 	Limits        governance.Store[governance.Limit]
+	Guardrails    governance.Store[governance.Guardrail]
 	Prices        governance.PriceStore
 	Spend         governance.SpendStore
 	Audit         governance.AuditStore
@@ -168,6 +169,7 @@ func (s *server) register(api huma.API) {
 	s.registerModels(api)
 	s.registerTargets(api)
 	s.registerLimits(api)
+	s.registerGuardrails(api)
 	s.registerPrices(api)
 	s.registerSpend(api)
 	s.registerExport(api)

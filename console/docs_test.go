@@ -23,7 +23,7 @@ func TestDocs_EveryExampleWorks(t *testing.T) {
 	server := httptest.NewServer(e.handler)
 	t.Cleanup(server.Close)
 	variables := map[string]string{"TOLLGATE_ADMIN_URL": server.URL, "TOLLGATE_ADMIN_TOKEN": testToken}
-	named := map[string]string{"org": "ORG", "team": "TEAM", "key": "KEY", "prov": "PROVIDER", "lim": "LIMIT"}
+	named := map[string]string{"org": "ORG", "team": "TEAM", "key": "KEY", "prov": "PROVIDER", "lim": "LIMIT", "guard": "GUARDRAIL"}
 
 	examples := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	require.Greater(t, len(examples), 15)

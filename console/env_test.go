@@ -41,7 +41,7 @@ func options(tb testing.TB, pool *pgxpool.Pool) Options {
 	return Options{
 		Organizations: pgstore.NewOrganizations(pool), Teams: pgstore.NewTeams(pool), Users: pgstore.NewUsers(pool),
 		Memberships: pgstore.NewMemberships(pool), Keys: pgstore.NewKeys(pool, peppers), Providers: pgstore.NewProviders(pool, keys),
-		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool),
+		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool), Guardrails: pgstore.NewGuardrails(pool, keys),
 		Prices: pgstore.NewPrices(pool), Spend: spend, Decisions: spend, Exports: pgstore.NewExports(pool), Audit: pgstore.NewAudit(pool), Processes: pgstore.NewProcesses(pool),
 		AdminToken: secret.New(testToken), ProviderKinds: testKinds(), Log: zerolog.Nop(),
 	}

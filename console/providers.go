@@ -63,13 +63,12 @@ func (u upstreams) check(p governance.Provider) error {
 	if err := u.checkCredential(p.Kind, p.Credential); err != nil {
 		return err
 	}
-	return u.checkURL(p.BaseURL)
+	return u.checkURL("base_url", p.BaseURL)
 }
 
 // checkURL refuses what could send a request, and with it the credential, to where nobody meant. What a name resolves to
 // is checked when the gateway dials.
-func (u upstreams) checkURL(text string) error {
-	const field = "base_url"
+func (u upstreams) checkURL(field, text string) error {
 	base, err := url.Parse(text)
 	switch {
 	case err != nil || base.Host == "" || base.Hostname() == "":

@@ -132,30 +132,39 @@ func newFixture(tb testing.TB) *fixture {
 	scoped := maps.Clone(budget)
 	scoped["scope"] = object{"type": "key", "id": "*", "within": object{"type": "team", "id": team}}
 	scoped["organization_id"] = org
+	guardrail := e.create("/guardrails", object{"name": "words", "scope": object{"type": "platform"}, "rule": object{"type": "keywords", "words": []any{"secret"}}, "action": "mask"})
 	price := e.create("/prices", object{"provider": "openai", "upstream_model": "gpt-4o", "unit": "input", "usd_per_million": "1"})
 	const lost = "01a22e78-90a9-7719-9e59-c9d78f0b3668"
 	return &fixture{
 		env: e,
 		bodies: map[string]object{
-			"post-organizations":        {"name": "new", "blocked": false, "budget_status": 429, "require_budget": false, "require": []any{"end_user"}},
-			"patch-organizations":       {"name": "acme", "blocked": false, "budget_status": 429, "require_budget": false, "require": []any{"end_user"}},
-			"post-teams":                {"organization_id": org, "name": "new", "blocked": false, "models": []any{"gpt-*"}, "limits": []any{budget, rate}},
-			"patch-teams":               {"name": "research", "blocked": false, "models": []any{"gpt-*"}},
-			"post-users":                {"organization_id": org, "name": "new", "email": "new@example.com", "blocked": false},
-			"patch-users":               {"name": "Ada", "email": "ada@example.com", "blocked": false},
-			"post-memberships":          {"user_id": user, "team_id": other, "role": "developer"},
-			"patch-memberships":         {"role": "admin"},
-			"post-keys":                 {"team_id": team, "user_id": user, "name": "new", "models": []any{"gpt-*"}, "expires_at": "2030-01-01T00:00:00Z", "blocked": false, "budget_status": 402, "limits": []any{budget, rate}},
-			"patch-keys":                {"name": "ci", "models": []any{"gpt-*"}, "expires_at": "2030-01-01T00:00:00Z", "blocked": false, "budget_status": 402},
-			"post-keys-rotate":          {"grace": "1h"},
-			"post-providers":            {"organization_id": org, "name": "new", "kind": "openai", "base_url": "https://api.openai.com/v1", "price_provider": "openai", "credential": "sk-x"},
-			"patch-providers":           {"name": "openai", "base_url": "https://api.openai.com/v1", "price_provider": "openai", "credential": "sk-x"},
-			"post-models":               {"organization_id": org, "name": "new", "targets": []any{target}},
-			"patch-models":              {"name": "gpt-4o", "targets": []any{target}},
-			"patch-targets":             {"on_disconnect": "drain", "no_stream_options": false, "drop": []any{"temperature"}, "max_output": 4096},
-			"post-limits":               scoped,
-			"patch-limits":              {"amount": "10", "burst": "10", "reserve": "expected", "enforcement": "exact", "mode": "log", "thresholds": []any{50}, "starts_at": "2026-01-01T00:00:00Z", "expires_at": "2030-01-01T00:00:00Z", "reason": "because"},
-			"post-limits-preview":       {"limit": scoped, "hours": 24},
+			"post-organizations":  {"name": "new", "blocked": false, "budget_status": 429, "require_budget": false, "require": []any{"end_user"}},
+			"patch-organizations": {"name": "acme", "blocked": false, "budget_status": 429, "require_budget": false, "require": []any{"end_user"}},
+			"post-teams":          {"organization_id": org, "name": "new", "blocked": false, "models": []any{"gpt-*"}, "limits": []any{budget, rate}},
+			"patch-teams":         {"name": "research", "blocked": false, "models": []any{"gpt-*"}},
+			"post-users":          {"organization_id": org, "name": "new", "email": "new@example.com", "blocked": false},
+			"patch-users":         {"name": "Ada", "email": "ada@example.com", "blocked": false},
+			"post-memberships":    {"user_id": user, "team_id": other, "role": "developer"},
+			"patch-memberships":   {"role": "admin"},
+			"post-keys":           {"team_id": team, "user_id": user, "name": "new", "models": []any{"gpt-*"}, "expires_at": "2030-01-01T00:00:00Z", "blocked": false, "budget_status": 402, "limits": []any{budget, rate}},
+			"patch-keys":          {"name": "ci", "models": []any{"gpt-*"}, "expires_at": "2030-01-01T00:00:00Z", "blocked": false, "budget_status": 402},
+			"post-keys-rotate":    {"grace": "1h"},
+			"post-providers":      {"organization_id": org, "name": "new", "kind": "openai", "base_url": "https://api.openai.com/v1", "price_provider": "openai", "credential": "sk-x"},
+			"patch-providers":     {"name": "openai", "base_url": "https://api.openai.com/v1", "price_provider": "openai", "credential": "sk-x"},
+			"post-models":         {"organization_id": org, "name": "new", "targets": []any{target}},
+			"patch-models":        {"name": "gpt-4o", "targets": []any{target}},
+			"patch-targets":       {"on_disconnect": "drain", "no_stream_options": false, "drop": []any{"temperature"}, "max_output": 4096},
+			"post-limits":         scoped,
+			"patch-limits":        {"amount": "10", "burst": "10", "reserve": "expected", "enforcement": "exact", "mode": "log", "thresholds": []any{50}, "starts_at": "2026-01-01T00:00:00Z", "expires_at": "2030-01-01T00:00:00Z", "reason": "because"},
+			"post-limits-preview": {"limit": scoped, "hours": 24},
+			"post-guardrails": {
+				"name": "new", "scope": object{"type": "team", "id": team}, "models": []any{"gpt-*"}, "stage": "both", "action": "block", "on_error": "allow", "enabled": true,
+				"rule": object{"type": "webhook", "url": "https://guard.example.com/v1", "timeout_ms": 500}, "secret": "of-sixteen-characters",
+			},
+			"patch-guardrails": {
+				"name": "words", "models": []any{"gpt-*"}, "stage": "request", "action": "log", "on_error": "deny", "enabled": false,
+				"rule": object{"type": "webhook", "url": "https://guard.example.com/v1", "timeout_ms": 500}, "secret": "of-sixteen-characters",
+			},
 			"post-prices":               {"provider": "openai", "upstream_model": "gpt-4o", "unit": "input", "usd_per_million": "2.5", "service_tier": "flex", "from_input": 0, "effective_from": "2026-01-01T00:00:00Z", "source": "list"},
 			"post-reservations-resolve": {"quantities": object{"input": 5}, "reason": "because"},
 			"post-spend-corrections":    {"quantities": object{"input": 5}, "cost_usd": "-0.25", "reason": "because"},
@@ -163,7 +172,7 @@ func newFixture(tb testing.TB) *fixture {
 		},
 		paths: map[string]string{
 			"organizations": org, "teams": team, "users": user, "memberships": membership, "keys": key, "providers": provider,
-			"models": model, "targets": targetID, "limits": limit, "prices": price, "reservations": lost, "spend": lost + ".usage",
+			"models": model, "targets": targetID, "limits": limit, "guardrails": guardrail, "prices": price, "reservations": lost, "spend": lost + ".usage",
 		},
 	}
 }
@@ -180,7 +189,7 @@ func (f *fixture) rows() map[string]int64 {
 	counts := make(map[string]int64)
 	for _, table := range []string{
 		"tollgate.organizations", "tollgate.teams", "tollgate.users", "tollgate.memberships", "tollgate.virtual_keys", "tollgate.key_secrets",
-		"tollgate.providers", "tollgate.models", "tollgate.targets", "tollgate.limits", "tollgate.price_versions", "tollgate.audit_log", "ledger.rows",
+		"tollgate.providers", "tollgate.models", "tollgate.targets", "tollgate.limits", "tollgate.guardrails", "tollgate.price_versions", "tollgate.audit_log", "ledger.rows",
 	} {
 		var n int64
 		require.NoError(f.tb, f.pool.QueryRow(f.tb.Context(), "SELECT count(*) FROM "+table).Scan(&n))
@@ -451,6 +460,7 @@ func TestF149_EveryMutableMemberIsClassified(t *testing.T) {
 		access  = "widens or narrows who may call what"
 		money   = "widens or narrows what may be spent"
 		routing = "changes where calls go"
+		said    = "widens or narrows what may be said"
 	)
 	classes := map[string]map[string]string{
 		"patch-organizations": {"name": label, "blocked": access, "budget_status": label, "require_budget": money, "require": access},
@@ -464,6 +474,9 @@ func TestF149_EveryMutableMemberIsClassified(t *testing.T) {
 		"patch-limits": {
 			"amount": money, "burst": money, "reserve": money, "enforcement": money, "mode": money, "thresholds": label,
 			"starts_at": money, "expires_at": money, "reason": label,
+		},
+		"patch-guardrails": {
+			"name": label, "models": said, "stage": said, "rule": said, "action": said, "on_error": said, "enabled": said, "secret": said,
 		},
 	}
 	c := contractOf(Options{})

@@ -80,10 +80,10 @@ type Guardrail struct {
 	// AllowOnError lets calls pass that the guardrail could not judge, which else are refused.
 	AllowOnError bool
 	Disabled     bool
-	// Secret signs the calls of a webhook. It is write-only; zero keeps the stored one on update.
-	Secret     secret.String
-	DropSecret bool // makes an update forget the stored secret
-	SecretOK   bool // whether there is one that can be opened
+	// Secret signs the calls of a webhook, which has to have one. It is write-only; zero keeps the stored one on update. In a
+	// Catalog it is zero where it could not be opened.
+	Secret   secret.String
+	SecretOK bool // whether there is one that can be opened
 }
 
 // AppliesTo reports whether the guardrail is in force for calls of a principal to a public model.

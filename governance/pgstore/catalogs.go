@@ -36,7 +36,7 @@ const (
 
 // changeKinds are the kinds of rows that caches depend on.
 var changeKinds = []string{
-	"organization", "team", "user", "membership", "key", "provider", "target", "model", "limit", "price",
+	"organization", "team", "user", "membership", "key", "provider", "target", "model", "limit", "price", "guardrail",
 }
 
 // CatalogOptions says how a picture of the configuration is kept up to date.
@@ -50,7 +50,7 @@ type CatalogOptions struct {
 	Log    zerolog.Logger
 }
 
-// Catalogs keeps the current picture of models, targets, limits and prices in memory. It reads everything anew when the
+// Catalogs keeps the current picture of models, targets, limits, prices and guardrails in memory. It reads everything anew when the
 // configuration's version has changed, and when a price, a limit's begin or its end comes due. It learns of changes by
 // notification and, where that is lost, by looking at the version in short intervals.
 type Catalogs struct {
@@ -293,8 +293,8 @@ func changesSince(ctx context.Context, q querier, seen, loaded int64) ([]changeR
 	return many[changeRow](ctx, q, "changes_since", args{"seen": seen, "loaded": loaded})
 }
 
-// readAll reads one picture, and the instant at which it may change by itself. Models, targets and their prices are read
-// anew each time; limits may be many, so that those which no change has touched are taken over.
+// readAll reads one picture, and the instant at which it may change by itself. Models, targets, their prices and
+// guardrails are read anew each time; limits may be many, so that those which no change has touched are taken over.
 func (c *Catalogs) readAll(ctx context.Context, q querier, is versionRow, before *catalogState, changes []changeRow) (*catalogState, error) {
 	everything := filter(governance.Actor{})
 	everything["count"] = (*int64)(nil)
@@ -311,6 +311,10 @@ func (c *Catalogs) readAll(ctx context.Context, q querier, is versionRow, before
 		return nil, err
 	}
 	limits, err := readLimits(ctx, q, is.Now, before, changes)
+	if err != nil {
+		return nil, err
+	}
+	guardrails, err := c.readGuardrails(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -332,6 +336,7 @@ func (c *Catalogs) readAll(ctx context.Context, q querier, is versionRow, before
 	}
 	catalog := governance.NewCatalog(is.Version, is.Now.UTC(), models, c.targets(targetRows, priceRows),
 		slices.Collect(maps.Values(limits)))
+	catalog.Guardrails = guardrails
 	return &catalogState{catalog: catalog, due: *due, limits: limits}, nil
 }
 

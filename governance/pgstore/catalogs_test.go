@@ -342,6 +342,38 @@ func TestCatalogs_LeaveOutWhatDoesNotDecrypt(t *testing.T) {
 	require.Nil(t, picture.Target(m.Targets[0].Target.Num))
 }
 
+// A guardrail is never lost: one whose secret does not open stays in force, without the secret.
+func TestCatalogs_KeepGuardrailsInForce(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	replica := f.replica(t, CatalogOptions{})
+	inForce := func(holds func(*governance.Guardrail) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			picture, err := replica.Current()
+			return err == nil && len(picture.Guardrails) == 1 && holds(picture.Guardrails[0])
+		}, soon, tick)
+	}
+	g, err := f.Guardrails.Create(t.Context(), admin, governance.Guardrail{
+		Name: "ask", Stage: governance.StageBoth, Action: governance.ActionBlock, Secret: secret.New("a secret of the webhook"),
+		Rule: governance.GuardrailRule{Type: governance.RuleWebhook, URL: "https://guard.example.com"},
+	})
+	require.NoError(t, err)
+	inForce(func(g *governance.Guardrail) bool {
+		return g.Secret.Reveal() == "a secret of the webhook" && g.SecretOK
+	})
+	_, err = f.super.Exec(t.Context(), `UPDATE tollgate.guardrails SET rule = jsonb_set(rule, '{url}', '"https://evil.example.com"')`)
+	require.NoError(t, err)
+	_, err = f.super.Exec(t.Context(), "UPDATE tollgate.config_state SET version = version + 1")
+	require.NoError(t, err)
+	inForce(func(g *governance.Guardrail) bool { return g.Secret.IsZero() && !g.SecretOK })
+	require.NoError(t, f.Guardrails.Delete(t.Context(), admin, g.ID, 0))
+	require.Eventually(t, func() bool {
+		picture, err := replica.Current()
+		return err == nil && len(picture.Guardrails) == 0
+	}, soon, tick)
+}
+
 // A replica that has missed more changes than are listed tells its caches that everything changed.
 func TestCatalogs_TellOfEverythingWhenTheListIsTooShort(t *testing.T) {
 	t.Parallel()

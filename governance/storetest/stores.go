@@ -23,6 +23,7 @@ type Stores struct {
 	Models        governance.Store[governance.Model]
 	Targets       governance.TargetStore
 	Limits        governance.Store[governance.Limit]
+	Guardrails    governance.Store[governance.Guardrail]
 	Prices        governance.PriceStore
 	Audit         governance.AuditStore
 	EndUsers      governance.EndUsers
@@ -40,6 +41,10 @@ func RunStores(t *testing.T, open func(*testing.T) Stores) {
 		"ProvidersFollowTheContract":            providersFollowTheContract,
 		"ModelsFollowTheContract":               modelsFollowTheContract,
 		"LimitsFollowTheContract":               limitsFollowTheContract,
+		"GuardrailsFollowTheContract":           guardrailsFollowTheContract,
+		"AGuardrailLiesInOneOrganization":       aGuardrailLiesInOneOrganization,
+		"AWebhooksSecretIsWriteOnly":            aWebhooksSecretIsWriteOnly,
+		"GuardrailsRefuseWhatCannotBeJudged":    guardrailsRefuseWhatCannotBeJudged,
 		"OrganizationsHaveDefaults":             organizationsHaveDefaults,
 		"ATeamMayBeginWithLimits":               aTeamMayBeginWithLimits,
 		"APatternListIsAbsentOrEmpty":           aPatternListIsAbsentOrEmpty,

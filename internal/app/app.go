@@ -84,6 +84,7 @@ type stores struct {
 	models        *pgstore.Models
 	targets       *pgstore.Targets
 	limits        *pgstore.Limits
+	guardrails    *pgstore.Guardrails
 	prices        *pgstore.Prices
 	audit         *pgstore.Audit
 	spend         *pgstore.Spend
@@ -211,6 +212,7 @@ func (a *App) openStores() error {
 		models:        pgstore.NewModels(pool).WithMaxOutput(book.MaxOutput).WithoutStreamOptions(a.kinds.noStreamOptions),
 		targets:       pgstore.NewTargets(pool),
 		limits:        pgstore.NewLimits(pool),
+		guardrails:    pgstore.NewGuardrails(pool, a.keys),
 		prices:        pgstore.NewPrices(pool),
 		audit:         pgstore.NewAudit(pool),
 		spend:         pgstore.NewSpend(pool),

@@ -55,7 +55,7 @@ func (a *App) openConsole() (http.Handler, error) {
 	h, err := console.New(console.Options{
 		Organizations: a.stores.organizations, Teams: a.stores.teams, Users: a.stores.users, Memberships: a.stores.memberships,
 		Keys: a.stores.keys, Providers: a.stores.providers, Models: a.stores.models, Targets: a.stores.targets,
-		Limits: a.stores.limits, Prices: a.stores.prices, Spend: a.stores.spend, Audit: a.stores.audit,
+		Limits: a.stores.limits, Guardrails: a.stores.guardrails, Prices: a.stores.prices, Spend: a.stores.spend, Audit: a.stores.audit,
 		Decisions: a.stores.spend, Exports: pgstore.NewExports(a.exports), Processes: pgstore.NewProcesses(a.control), AdminToken: a.cfg.AdminToken, PrivateUpstreams: a.cfg.AllowPrivateProviders,
 		ProviderKinds: a.kinds.described, Log: a.log,
 	})

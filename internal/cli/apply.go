@@ -14,7 +14,7 @@ type applyCommand struct {
 
 	File        string `short:"f" required:"" help:"YAML file, or - for standard input." placeholder:"FILE"`
 	DryRun      bool   `help:"Show what would change, change nothing; exit with 2 if anything would."`
-	Prune       bool   `help:"Delete what the file leaves out: teams, keys, users and limits of its organizations, and the platform's providers and models where the file has such a section."`
+	Prune       bool   `help:"Delete what the file leaves out: teams, keys, users and limits of its organizations, and the platform's providers, models and guardrails where the file has such a section."`
 	Credentials bool   `help:"Send credentials even where one is stored; stored ones cannot be compared."`
 }
 
@@ -43,6 +43,8 @@ The secrets of new keys are printed once.
       targets: [{provider: openai, upstream_model: gpt-4o}]
   limits:
     - {scope: {type: key, name: "*"}, kind: concurrency, amount: 50}
+  guardrails:
+    - {name: no-codename, rule: {type: keywords, words: [bluebird]}, action: mask}
   prices:
     - {provider: openai, upstream_model: gpt-4o, usd_per_million: {input: 2.5, output: 10}}
 
@@ -145,7 +147,7 @@ func (p printer) plan(steps []step) error {
 
 // shown is the new value of a member, unless that is a secret.
 func shown(d diff) any {
-	if d.member == "credential" {
+	if d.member == "credential" || d.member == "secret" {
 		return "(new)"
 	}
 	if list, ok := d.to.([]string); ok {

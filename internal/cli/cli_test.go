@@ -42,7 +42,7 @@ func newTerminal(tb testing.TB) terminal {
 	handler, err := console.New(console.Options{
 		Organizations: pgstore.NewOrganizations(pool), Teams: pgstore.NewTeams(pool), Users: pgstore.NewUsers(pool),
 		Memberships: pgstore.NewMemberships(pool), Keys: pgstore.NewKeys(pool, peppers), Providers: pgstore.NewProviders(pool, keys),
-		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool),
+		Models: pgstore.NewModels(pool), Targets: pgstore.NewTargets(pool), Limits: pgstore.NewLimits(pool), Guardrails: pgstore.NewGuardrails(pool, keys),
 		Prices: pgstore.NewPrices(pool), Spend: spend, Decisions: spend, Audit: pgstore.NewAudit(pool),
 		AdminToken: secret.New(adminToken), ProviderKinds: []console.ProviderKind{
 			{Kind: "openai", Title: "OpenAI"},
@@ -125,6 +125,17 @@ func TestCommands_ManageEverythingByName(t *testing.T) {
 	require.Contains(t, c.ok("limits", "state", id), "MAY EXCEED BY  0")
 	c.ok("limits", "delete", id)
 
+	c.ok("guardrails", "create", "no-codename", "--keywords", "bluebird", "--action", "mask")
+	c.ok("guardrails", "create", "no-cards", "--scope", "team:research", "--pii", "credit_card,iban", "--models", "gpt-*")
+	require.Contains(t, c.ok("guardrails", "list"), "team:research")
+	require.Contains(t, c.ok("guardrails", "list", "--scope", "platform"), "no-codename")
+	require.NotContains(t, c.ok("guardrails", "list", "--scope", "platform"), "no-cards")
+	require.NoError(t, os.WriteFile(path, []byte("a-secret-of-the-webhook\n"), 0o600))
+	hook := c.ok("guardrails", "update", "no-codename", "--webhook", "https://guard.example.com/v1", "--secret", "file:"+path, "--no-enabled")
+	require.NotContains(t, hook, "a-secret")
+	require.Equal(t, true, c.object("guardrails", "get", "no-codename")["secret_set"])
+	c.ok("guardrails", "delete", "no-codename")
+
 	require.Contains(t, c.ok("spend"), "none")
 	check := c.ok("ledger", "check")
 	require.Contains(t, check, "clean")
@@ -147,6 +158,10 @@ func TestCommands_FailuresTeach(t *testing.T) {
 		{[]string{"limits", "create", "--scope", "key:*", "--kind", "rate", "--amount=x", "--per", "1m"}, "amount: "},
 		{[]string{"limits", "create", "--scope", "key:*", "--kind", "rate", "--amount", "5"}, "per"},
 		{[]string{"providers", "create", "x", "--base-url", "https://x.example", "--credential", "sk-secret"}, "env:NAME"},
+		{[]string{"guardrails", "create", "x"}, "--regex"},
+		{[]string{"guardrails", "create", "x", "--secrets", "--keywords", "w"}, "one of"},
+		{[]string{"guardrails", "create", "x", "--regex", "(bad"}, "rule.patterns[0]"},
+		{[]string{"guardrails", "create", "x", "--webhook", "https://x.example", "--secret", "plain"}, "--secret takes env:NAME"},
 		{[]string{"spend", "--since", "yesterday"}, "30d"},
 		{[]string{"models", "create", "m", "--target", "gpt"}, "PROVIDER=MODEL"},
 		{[]string{"keys", "get", "key_000000000000"}, "no such key"},
@@ -189,6 +204,10 @@ models:
 limits:
   - {scope: {type: key, name: "*"}, kind: concurrency, amount: 50}
   - {scope: {type: end_user, name: "*"}, organization: acme, kind: budget, metric: cost, amount: 2, window: {type: calendar, period: day}}
+guardrails:
+  - {name: no-codename, rule: {type: keywords, words: [bluebird]}, action: mask}
+  - {name: short, scope: {type: organization, name: acme}, rule: {type: max_tokens, tokens: 4096}, action: mask, on_error: allow}
+  - {name: ask, rule: {type: webhook, url: "https://guard.example.com/v1"}, action: block, secret: "${CLI_TEST_CREDENTIAL}-of-the-webhook"}
 prices:
   - {provider: openai, upstream_model: gpt-4o, usd_per_million: {input: 2.50, output: 10}}
 `
@@ -219,7 +238,7 @@ func TestApply_MakesItSoAndThenChangesNothing(t *testing.T) {
 	require.Contains(t, c.ok("apply", "-f", path), "Nothing to change.")
 	require.Contains(t, c.ok("apply", "-f", path, "--dry-run", "--prune"), "Nothing to change.")
 
-	changed := write(t, strings.NewReplacer("amount: 600", "amount: 900", `["gpt-*"]`, `["gpt-*", "claude-*"]`, "2.50", "3", "      - name: own", "      - name: other").Replace(acme))
+	changed := write(t, strings.NewReplacer("amount: 600", "amount: 900", `["gpt-*"]`, `["gpt-*", "claude-*"]`, "2.50", "3", "[bluebird]", "[bluebird, greenfinch]", "      - name: own", "      - name: other").Replace(acme))
 	out, _, err = c.run("apply", "-f", changed, "--dry-run", "--prune", "-o", "json")
 	require.ErrorAs(t, err, &differs)
 	var plan struct {
@@ -231,6 +250,7 @@ func TestApply_MakesItSoAndThenChangesNothing(t *testing.T) {
 		{"change", "limit", "acme/research/rate requests per 1m"},
 		{"create", "key", "acme/other"},
 		{"delete", "key", "acme/own"},
+		{"change", "guardrail", "no-codename"},
 		{"change", "price", "openai/gpt-4o"},
 	}, plan.Changes)
 	kept := c.ok("apply", "-f", changed)

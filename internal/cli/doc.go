@@ -5,17 +5,18 @@ package cli
 // Commands are the subcommands, to be embedded into the root of the command line. Each takes a context.Context and the
 // *kong.Context, to whose writers it prints.
 type Commands struct {
-	Orgs      orgsCommand      `cmd:"" aliases:"organizations" group:"Manage:" help:"Manage organizations, the tenants."`
-	Teams     teamsCommand     `cmd:"" group:"Manage:" help:"Manage teams and their limits."`
-	Keys      keysCommand      `cmd:"" group:"Manage:" help:"Issue, rotate and revoke virtual keys."`
-	Users     usersCommand     `cmd:"" group:"Manage:" help:"Manage the people of organizations."`
-	Providers providersCommand `cmd:"" group:"Manage:" help:"Manage accounts at upstreams."`
-	Models    modelsCommand    `cmd:"" group:"Manage:" help:"Manage public model names and what serves them."`
-	Limits    limitsCommand    `cmd:"" group:"Manage:" help:"Manage limits and see what is left of them."`
-	Prices    pricesCommand    `cmd:"" group:"Manage:" help:"Read and extend the price book."`
-	Apply     applyCommand     `cmd:"" group:"Manage:" help:"Make the gateway what a file says."`
-	Spend     spendCommand     `cmd:"" group:"Account:" help:"Show what was spent."`
-	Export    exportCommand    `cmd:"" group:"Account:" help:"Write all ledger rows of a period."`
+	Orgs       orgsCommand       `cmd:"" aliases:"organizations" group:"Manage:" help:"Manage organizations, the tenants."`
+	Teams      teamsCommand      `cmd:"" group:"Manage:" help:"Manage teams and their limits."`
+	Keys       keysCommand       `cmd:"" group:"Manage:" help:"Issue, rotate and revoke virtual keys."`
+	Users      usersCommand      `cmd:"" group:"Manage:" help:"Manage the people of organizations."`
+	Providers  providersCommand  `cmd:"" group:"Manage:" help:"Manage accounts at upstreams."`
+	Models     modelsCommand     `cmd:"" group:"Manage:" help:"Manage public model names and what serves them."`
+	Limits     limitsCommand     `cmd:"" group:"Manage:" help:"Manage limits and see what is left of them."`
+	Guardrails guardrailsCommand `cmd:"" group:"Manage:" help:"Manage what may be said to models and by them."`
+	Prices     pricesCommand     `cmd:"" group:"Manage:" help:"Read and extend the price book."`
+	Apply      applyCommand      `cmd:"" group:"Manage:" help:"Make the gateway what a file says."`
+	Spend      spendCommand      `cmd:"" group:"Account:" help:"Show what was spent."`
+	Export     exportCommand     `cmd:"" group:"Account:" help:"Write all ledger rows of a period."`
 
 	Completion completionCommand `cmd:"" group:"Run:" help:"Print a completion script for a shell."`
 }

@@ -23,6 +23,7 @@ type document struct {
 	Providers     []docProvider     `yaml:"providers"`
 	Models        []docModel        `yaml:"models"`
 	Limits        []docLimit        `yaml:"limits"`
+	Guardrails    []docGuardrail    `yaml:"guardrails"`
 	Prices        []docPrice        `yaml:"prices"`
 }
 
@@ -99,6 +100,19 @@ type docLimit struct {
 type docScope struct {
 	Type string `yaml:"type"`
 	Name string `yaml:"name"` // a name, or *
+}
+
+// docGuardrail is a guardrail of the platform, or of what its scope names.
+type docGuardrail struct {
+	Name    string         `yaml:"name" json:"name"`
+	Scope   docScope       `yaml:"scope" json:"-"` // absent: the platform
+	Models  *[]string      `yaml:"models" json:"models,omitempty"`
+	Stage   *string        `yaml:"stage" json:"stage,omitempty"`
+	Rule    map[string]any `yaml:"rule" json:"rule"` // as in the API
+	Action  string         `yaml:"action" json:"action"`
+	OnError *string        `yaml:"on_error" json:"on_error,omitempty"`
+	Enabled *bool          `yaml:"enabled" json:"enabled,omitempty"`
+	Secret  string         `yaml:"secret" json:"-"`
 }
 
 type docProvider struct {
@@ -265,7 +279,7 @@ func substitute(n *yaml.Node, dir string) error {
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			value := n.Content[i+1]
-			if n.Content[i].Value == "credential" && value.Kind == yaml.ScalarNode {
+			if name := n.Content[i].Value; (name == "credential" || name == "secret") && value.Kind == yaml.ScalarNode {
 				if path, ok := strings.CutPrefix(value.Value, "file:"); ok {
 					if !filepath.IsAbs(path) {
 						path = filepath.Join(dir, path)
@@ -302,8 +316,8 @@ func substitute(n *yaml.Node, dir string) error {
 	return nil
 }
 
-// credentialOf reads env:NAME or file:PATH.
-func credentialOf(reference string) (string, error) {
+// credentialOf reads env:NAME or file:PATH, which a flag was given.
+func credentialOf(flag, reference string) (string, error) {
 	if name, ok := strings.CutPrefix(reference, "env:"); ok {
 		value := os.Getenv(name)
 		if value == "" {
@@ -314,7 +328,7 @@ func credentialOf(reference string) (string, error) {
 	if path, ok := strings.CutPrefix(reference, "file:"); ok {
 		return readSecret(path)
 	}
-	return "", errors.New("--credential takes env:NAME or file:PATH, so that the credential stays out of the shell's history")
+	return "", errors.New(flag + " takes env:NAME or file:PATH, so that the secret itself stays out of the shell's history")
 }
 
 func readSecret(path string) (string, error) {

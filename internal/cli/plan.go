@@ -70,6 +70,9 @@ func (p *planner) document(ctx context.Context, d *document) error {
 			return fmt.Errorf("limits[%d]: %w", i, err)
 		}
 	}
+	if err := p.allGuardrails(ctx, d.Guardrails); err != nil {
+		return err
+	}
 	for i, price := range d.Prices {
 		if err := p.price(ctx, price); err != nil {
 			return fmt.Errorf("prices[%d]: %w", i, err)
@@ -575,6 +578,71 @@ func servedBy(model object) []string {
 	return served
 }
 
+// allGuardrails plans the guardrails of a document. One is known by its name and its scope.
+func (p *planner) allGuardrails(ctx context.Context, want []docGuardrail) error {
+	if want == nil {
+		return nil
+	}
+	have, err := p.api.all(ctx, "/guardrails", nil)
+	if err != nil {
+		return err
+	}
+	kept := make(map[string]bool)
+	for _, w := range want {
+		found, err := p.guardrail(ctx, w, have)
+		if err != nil {
+			return fmt.Errorf("guardrail %s: %w", w.Name, err)
+		}
+		kept[found] = true
+	}
+	p.drop("guardrails", "guardrail", ofHome(have, nil), "", func(o object) bool { return kept[text(o, "id")] })
+	return nil
+}
+
+// guardrail plans one and returns the id of the one that is there, if any.
+func (p *planner) guardrail(ctx context.Context, w docGuardrail, have []object) (string, error) {
+	want, err := bodyOf(w)
+	if err != nil {
+		return "", err
+	}
+	kind, id := scopePlatform, new(string)
+	switch {
+	case w.Scope.Type == "" || w.Scope.Type == scopePlatform:
+	case w.Scope.Type == "organization":
+		kind = w.Scope.Type
+		if id = p.orgs[w.Scope.Name]; id == nil {
+			return "", fmt.Errorf("there is no organization %q", w.Scope.Name)
+		}
+	default:
+		if kind, *id, err = p.api.scope(ctx, w.Scope.Type+":"+w.Scope.Name); err != nil {
+			return "", err
+		}
+	}
+	i := slices.IndexFunc(have, func(o object) bool {
+		scope, _ := o["scope"].(object)
+		at, _ := scope["id"].(string)
+		return text(o, "name") == w.Name && text(scope, "type") == kind && at == *id
+	})
+	var found object
+	if i >= 0 {
+		found = have[i]
+		if w.Secret != "" && (p.credentials || found["secret_set"] != true) {
+			want["secret"] = w.Secret
+		}
+	}
+	p.row("guardrails", "guardrail", w.Name, want, found, func() (object, error) {
+		body := object{"scope": object{"type": kind}}
+		if *id != "" {
+			body["scope"] = object{"type": kind, "id": *id}
+		}
+		if w.Secret != "" {
+			body["secret"] = w.Secret
+		}
+		return body, nil
+	})
+	return text(found, "id"), nil
+}
+
 // price plans what differs from the newest version of a model's prices.
 func (p *planner) price(ctx context.Context, w docPrice) error {
 	if w.Free == (len(w.USDPerMillion) > 0) {
@@ -641,7 +709,7 @@ func compare(want, have object) []diff {
 	var diffs []diff
 	for member, to := range want {
 		if from := have[member]; !same(to, from) {
-			if member == "credential" {
+			if member == "credential" || member == "secret" {
 				from = "stored"
 			}
 			diffs = append(diffs, diff{member, from, to})

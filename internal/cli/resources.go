@@ -104,6 +104,10 @@ func tell(o object) object {
 		if o["amount"] == nil {
 			o["amount"] = wordUnlimited
 		}
+		if rule, ok := o["rule"].(object); ok {
+			o["looks_for"] = text(rule, "type")
+			o["counts"] = strings.TrimSuffix(text(o, "counts"), ":-")
+		}
 	}
 	if targets, ok := o["targets"].([]any); ok {
 		served := make([]string, 0, len(targets))
@@ -610,7 +614,7 @@ func (p *providersCreate) Run(ctx context.Context, k *kong.Context) error {
 		body["price_provider"] = p.PriceProvider
 	}
 	if p.Credential != "" {
-		credential, err := credentialOf(p.Credential)
+		credential, err := credentialOf("--credential", p.Credential)
 		if err != nil {
 			return err
 		}
@@ -641,7 +645,7 @@ func (p *providersUpdate) Run(ctx context.Context, k *kong.Context) error {
 	set(body, "base_url", p.BaseURL)
 	set(body, "price_provider", p.PriceProvider)
 	if p.Credential != "" {
-		credential, err := credentialOf(p.Credential)
+		credential, err := credentialOf("--credential", p.Credential)
 		if err != nil {
 			return err
 		}

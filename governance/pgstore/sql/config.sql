@@ -59,8 +59,8 @@ LIMIT @count::bigint;
 SELECT kind, id, proof FROM tollgate.secret_checks;
 
 -- name: secrets_in_use
--- The pepper of every secret that can still log in, and the encryption key of every credential. A sealed credential begins
--- with its version, the length of its key's id, and that id.
+-- The pepper of every secret that can still log in, and the encryption key of every credential and every webhook's
+-- secret. What is sealed begins with its version, the length of its key's id, and that id.
 SELECT 'pepper' AS kind, s.pepper_id AS id
 FROM tollgate.key_secrets AS s
 JOIN tollgate.virtual_keys AS k ON k.id = s.key_id
@@ -70,6 +70,10 @@ UNION
 SELECT 'encryption', convert_from(substring(p.credential FROM 3 FOR get_byte(p.credential, 1)), 'UTF8')
 FROM tollgate.providers AS p
 WHERE p.deleted_at IS NULL AND octet_length(p.credential) > 2
+UNION
+SELECT 'encryption', convert_from(substring(g.secret FROM 3 FOR get_byte(g.secret, 1)), 'UTF8')
+FROM tollgate.guardrails AS g
+WHERE g.deleted_at IS NULL AND octet_length(g.secret) > 2
 ORDER BY 1, 2;
 
 -- name: secret_check_add
