@@ -273,9 +273,6 @@ func (n *newBatch) plan() error {
 	if err != nil {
 		return err
 	}
-	if err := c.g.chain.unseen(c, "batches", true, true); err != nil {
-		return err
-	}
 	c.Target, c.Demand = t, n.file.Demand
 	a, _ := c.g.account(t)
 	n.account = a

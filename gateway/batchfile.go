@@ -258,6 +258,9 @@ func (c *call) batchTarget(rt *route, model string, at int64) (*governance.Targe
 	if err := c.resolve(); err != nil {
 		return nil, err
 	}
+	if err := c.g.chain.unseen(c, "batches", true, true); err != nil {
+		return nil, err
+	}
 	for _, t := range c.Resolved.Targets {
 		a, ok := c.g.account(t)
 		if ok && slices.Contains(a.batcher.Speaks(), rt.dialect) && (at == 0 || t.Num == at) {

@@ -671,6 +671,9 @@ func TestFaultsOfScripts(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, s.frameGap)
 	require.Equal(t, 3, s.faultAfter)
 	require.Equal(t, `a "b", c`, strings.Join(s.content, ""))
+	s, err = Parse(`pieces("Grüße, du", 4)`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"Grüß", "e, d", "u"}, s.content)
 }
 
 func FuzzParse(f *testing.F) {

@@ -107,6 +107,15 @@ var errorShapes = []string{
 var directives = []directive{
 	{"ok", "", "the answer without a fault", func(*Script, *arguments) {}},
 	{"text", "(text)", "answers with this text", func(s *Script, a *arguments) { s.content = split(a.text()) }},
+	{"pieces", "(text,n)", "answers with this text, n characters to a frame", func(s *Script, a *arguments) {
+		text := []rune(a.text())
+		if n := a.number(1); a.err == nil {
+			s.content = nil
+			for piece := range slices.Chunk(text, n) {
+				s.content = append(s.content, string(piece))
+			}
+		}
+	}},
 	{"words", "(n)", "answers with n words, so n output tokens", func(s *Script, a *arguments) {
 		n := a.number(1)
 		if n > maxWords {
