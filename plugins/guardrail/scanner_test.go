@@ -1,0 +1,210 @@
+package guardrail
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func railOf(t require.TestingT, action governance.GuardrailAction, rule governance.GuardrailRule) *rail {
+	r, err := newRail(&governance.Guardrail{
+		Meta: governance.Meta{Num: 1, ID: "guard_000000000001", Version: 1}, Name: "no", Stage: governance.StageBoth, Action: action, Rule: rule,
+	})
+	require.NoError(t, err)
+	return r
+}
+
+func words(list ...string) governance.GuardrailRule {
+	return governance.GuardrailRule{Type: governance.RuleKeywords, Words: list}
+}
+
+func patterns(list ...string) governance.GuardrailRule {
+	return governance.GuardrailRule{Type: governance.RuleRegex, Patterns: list}
+}
+
+// masked returns a text as the rails leave it whole.
+func masked(t require.TestingT, text string, rails ...*rail) string {
+	out, by := newScanner(effectsOf(rails), func(*rail) {}).whole(text)
+	require.Nil(t, by)
+	return out
+}
+
+func TestKeywordsAreWholeWords(t *testing.T) {
+	t.Parallel()
+	r := railOf(t, governance.ActionMask, words("secret", "top secret", "Straße", "秘密", "c++"))
+	for text, want := range map[string]string{
+		"a Secret here":       "a [masked] here",
+		"secretary":           "secretary",
+		"top secretary":       "top secretary",
+		"TOP SECRET!":         "[masked]!",
+		"very top secret.":    "very [masked].",
+		"unsecret secret":     "unsecret [masked]",
+		"Die STRASSE, straße": "Die STRASSE, [masked]",
+		"X秘密":                 "X秘密",
+		"\"秘密\"":              "\"[masked]\"",
+		"in C++ and c++11":    "in [masked] and [masked]11",
+		"secret secret":       "[masked] [masked]",
+		"":                    "",
+	} {
+		require.Equal(t, want, masked(t, text, r), text)
+	}
+}
+
+func TestPII(t *testing.T) {
+	t.Parallel()
+	for kind, cases := range map[string]map[string]string{
+		"email": {
+			"write to jane.doe+x@mail.example.co.uk now": "write to [masked] now", "a@b": "a@b", "@someone": "@someone",
+		},
+		"phone": {
+			"call +49 (30) 1234-5678 today": "call [masked] today", "call 030 12345678": "call [masked]", "at 2026-12-01 10:15": "at 2026-12-01 10:15", "call 212-555-0187!": "call [masked]!",
+			"in 2026": "in 2026", "1234567890": "1234567890", "+4915112345678": "[masked]", "version 1.2.3": "version 1.2.3",
+		},
+		"credit_card": {
+			"4111 1111 1111 1111": "[masked]", "4111-1111-1111-1112": "4111-1111-1111-1112", "378282246310005.": "[masked].", "0000000000000000": "0000000000000000",
+		},
+		"iban": {
+			"DE89 3704 0044 0532 0130 00 BIC": "[masked] BIC", "GB82WEST12345698765432": "[masked]", "DE00 3704 0044 0532 0130 00": "DE00 3704 0044 0532 0130 00",
+		},
+		"ip_address": {
+			"from 192.168.0.1:80": "from [masked]:80", "999.1.1.1": "999.1.1.1", "at 2001:db8::1!": "at [masked]!", "at 12:30:45": "at 12:30:45", "::": "::",
+		},
+		"us_ssn": {"078-05-1120": "[masked]", "000-12-3456": "000-12-3456", "5078-05-1120": "5078-05-1120"},
+	} {
+		r := railOf(t, governance.ActionMask, governance.GuardrailRule{Type: governance.RulePII, Kinds: []string{kind}})
+		for text, want := range cases {
+			require.Equal(t, want, masked(t, text, r), "%s: %s", kind, text)
+		}
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	r := railOf(t, governance.ActionMask, governance.GuardrailRule{Type: governance.RuleSecrets})
+	for text, want := range map[string]string{
+		"AKIA" + "IOSFODNN7EXAMPLE is one":                                                "[masked] is one",
+		"ghp_" + strings.Repeat("a", 36):                                                  "[masked]",
+		"sk-" + "proj-abcdefghijklmnopqrstuvwxyz":                                         "[masked]",
+		"sk-" + "ant-api03-abcdefghijklmnopqrstuvwxyz":                                    "[masked]",
+		"sk-tg-" + strings.Repeat("x", 60):                                                "[masked]",
+		"xoxb-" + "1234567890-abcdef":                                                     "[masked]",
+		"-----BEGIN RSA PRIVATE KEY-----\nMIIE+/=\nabc\n-----END RSA PRIVATE KEY-----":    "[masked]",
+		"eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0": "[masked]",
+		"sk-short": "sk-short",
+	} {
+		require.Equal(t, want, masked(t, text, r), text)
+	}
+}
+
+// TestF146_PiecesMakeNoDifference: however a text is cut, what is passed on is what the whole text would be; and where a rail
+// blocks, nothing of a match, nor of what is behind it, was.
+func TestF146_PiecesMakeNoDifference(t *testing.T) {
+	t.Parallel()
+	rules := []governance.GuardrailRule{
+		words("ab", "abc", "b a", "ca"), words("a"),
+		patterns(`ab+c`), patterns(`a[^b]{0,3}b`), patterns(`\bab\b`), patterns(`(?i)BA|BAB`), patterns(`b.{2}a|c`), patterns(`(?m)^ab`, `b(?m)$`),
+		patterns(`a|ab|abc`), patterns(`(?s)b.*?c`),
+		{Type: governance.RuleSecrets},
+	}
+	texts := rapid.StringOfN(rapid.SampledFrom([]rune("aabbcc A秘\n.")), 0, 60, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		var rails []*rail
+		for range rapid.IntRange(1, 3).Draw(t, "rails") {
+			rails = append(rails, railOf(t, governance.ActionMask, rapid.SampledFrom(rules).Draw(t, "rule")))
+		}
+		text := texts.Draw(t, "text")
+		want := masked(t, text, rails...)
+		s := newScanner(effectsOf(rails), func(*rail) {})
+		got := ""
+		for rest := []rune(text); len(rest) > 0; {
+			n := rapid.IntRange(1, min(len(rest), 5)).Draw(t, "piece")
+			out, by := s.push(string(rest[:n]))
+			require.Nil(t, by)
+			got += out
+			require.True(t, strings.HasPrefix(want, got), "%q is passed on of %q", got, want)
+			rest = rest[n:]
+		}
+		out, by := s.end()
+		require.Nil(t, by)
+		require.Equal(t, want, got+out)
+
+		blocker := railOf(t, governance.ActionBlock, rapid.SampledFrom(rules).Draw(t, "blocks"))
+		first := len(text)
+		for _, p := range blocker.patterns {
+			for pos := 0; ; {
+				start, end, ok := p.find(text, pos)
+				if !ok {
+					break
+				}
+				if p.refine != nil {
+					if _, ok = p.refine(text, start, end); !ok {
+						pos = start + len(string([]rune(text[start:])[0]))
+						continue
+					}
+				}
+				first = min(first, start)
+				break
+			}
+		}
+		s = newScanner(effectsOf([]*rail{blocker}), func(*rail) {})
+		got, by = "", nil
+		for rest := []rune(text); len(rest) > 0 && by == nil; {
+			n := rapid.IntRange(1, min(len(rest), 5)).Draw(t, "piece")
+			out, by = s.push(string(rest[:n]))
+			got += out
+			rest = rest[n:]
+		}
+		if by == nil {
+			out, by = s.end()
+			got += out
+		}
+		require.True(t, strings.HasPrefix(text[:first], got), "%q is passed on of %q", got, text[:first])
+		require.Equal(t, first < len(text), by != nil)
+	})
+}
+
+// TestWhatCannotBecomeAMatchIsPassedOnAtOnce: a guard of streams must not make them wait.
+func TestWhatCannotBecomeAMatchIsPassedOnAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newScanner(effectsOf([]*rail{railOf(t, governance.ActionMask, words("forbidden fruit"))}), func(*rail) {})
+	for _, c := range [][2]string{{"Hello ", "Hello "}, {"world, ", "world, "}, {"for", ""}, {"bid", ""}, {" you", "forbid you"}, {"; forbidden", "; "}, {" fruit", ""}, {".", "[masked]."}} {
+		out, by := s.push(c[0])
+		require.Nil(t, by)
+		require.Equal(t, c[1], out, c[0])
+	}
+	long := strings.Repeat("x", maxHeld)
+	s = newScanner(effectsOf([]*rail{railOf(t, governance.ActionMask, patterns(`<x*>`))}), func(*rail) {})
+	out, _ := s.push("<" + long + "x")
+	require.Len(t, out, maxHeld+2, "what is held back is bounded")
+}
+
+func BenchmarkScanner(b *testing.B) {
+	rails := []*rail{
+		railOf(b, governance.ActionMask, governance.GuardrailRule{Type: governance.RulePII, Kinds: governance.PIIKinds()}),
+		railOf(b, governance.ActionMask, governance.GuardrailRule{Type: governance.RuleSecrets}),
+		railOf(b, governance.ActionBlock, words("confidential", "internal only")),
+	}
+	piece := "the quick brown fox jumps over 12 lazy dogs; "
+	b.Run("stream", func(b *testing.B) {
+		s := newScanner(effectsOf(rails), func(*rail) {})
+		b.SetBytes(int64(len(piece)))
+		b.ReportAllocs()
+		for b.Loop() {
+			s.push(piece)
+		}
+	})
+	b.Run("whole", func(b *testing.B) {
+		text := strings.Repeat(piece, 1<<20/len(piece))
+		b.SetBytes(int64(len(text)))
+		for b.Loop() {
+			newScanner(effectsOf(rails), func(*rail) {}).whole(text)
+		}
+	})
+}
