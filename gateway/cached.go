@@ -139,7 +139,7 @@ func (ch *chain) policy(c *call) string {
 	var all strings.Builder
 	for _, l := range ch.links {
 		_, guards := l.Plugin.(plugins.Guard)
-		_, events := l.Plugin.(plugins.StreamGuard)
+		_, events := l.Plugin.(plugins.AnswerGuard)
 		if !guards && !events {
 			continue
 		}

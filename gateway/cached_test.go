@@ -11,7 +11,6 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/gateway"
 	"github.com/tollgate-gateway/tollgate/governance"
-	"github.com/tollgate-gateway/tollgate/internal/sse"
 	"github.com/tollgate-gateway/tollgate/plugins"
 )
 
@@ -155,9 +154,7 @@ type strict struct{ id string }
 
 func (s strict) ID() string { return s.id }
 
-func (strict) GuardEvent(context.Context, *plugins.Call, sse.Event) (plugins.Verdict, error) {
-	return plugins.Verdict{}, nil
-}
+func (strict) GuardAnswer(*plugins.Call) plugins.AnswerJudge { return nil }
 
 type policied struct{ strict }
 

@@ -56,7 +56,7 @@ type chain struct {
 	guards         []stage[plugins.Guard]
 	chargers       []stage[plugins.Charger]
 	observers      []stage[plugins.StreamObserver]
-	eventGuards    []stage[plugins.StreamGuard]
+	answerGuards   []stage[plugins.AnswerGuard]
 	caches         []stage[plugins.AnswerCache]
 	recorders      []stage[plugins.Recorder]
 
@@ -100,7 +100,7 @@ func newChain(links []Link, log zerolog.Logger, metrics plugins.Registry) (*chai
 		stages += chargers
 		stages += add(&ch.guards, i, l.Plugin)
 		stages += add(&ch.observers, i, l.Plugin)
-		stages += add(&ch.eventGuards, i, l.Plugin)
+		stages += add(&ch.answerGuards, i, l.Plugin)
 		stages += add(&ch.caches, i, l.Plugin)
 		stages += add(&ch.recorders, i, l.Plugin)
 		if stages == 0 {
@@ -134,7 +134,7 @@ func (ch *chain) print(w io.Writer) error {
 	line(p, "guard", ch.guards)
 	line(p, "cache answers", ch.caches)
 	line(p, "charge", ch.chargers)
-	line(p, "guard events", ch.eventGuards)
+	line(p, "guard answers", ch.answerGuards)
 	line(p, "observe events", ch.observers)
 	line(p, "record", ch.recorders)
 	return p.err
@@ -260,9 +260,14 @@ func (ch *chain) guard(ctx context.Context, c *call) error {
 			}
 			continue
 		}
+		c.tag(v.Tags)
 		if v.Deny != nil && !ch.onlyLogs(ctx, s.at, v.Deny) {
 			return v.Deny
 		}
+		if ch.links[s.at].Mode == governance.ModeLog {
+			continue
+		}
+		c.warnings = append(c.warnings, v.Warnings...)
 		if v.Body != nil {
 			doc, err := jsonedit.Parse(v.Body)
 			if err != nil {
@@ -270,7 +275,6 @@ func (ch *chain) guard(ctx context.Context, c *call) error {
 			}
 			c.Body = doc
 		}
-		c.tag(v.Tags)
 	}
 	return nil
 }
@@ -285,7 +289,7 @@ func (ch *chain) unseen(c *call, what string, requests, answers bool) error {
 		}
 	}
 	if answers {
-		for _, s := range ch.eventGuards {
+		for _, s := range ch.answerGuards {
 			see = append(see, s.at)
 		}
 	}
@@ -345,9 +349,6 @@ func (ch *chain) charge(ctx context.Context, c *call) ([]governance.Hold, error)
 	return holds, nil
 }
 
-// seesEvents reports whether any plugin looks at events.
-func (ch *chain) seesEvents() bool { return len(ch.observers)+len(ch.eventGuards) > 0 }
-
 // observe shows an event to the observers, which cannot change anything: their failures are counted and nothing else.
 func (ch *chain) observe(c *call, ev sse.Event) {
 	for _, s := range ch.observers {
@@ -356,31 +357,6 @@ func (ch *chain) observe(c *call, ev sse.Event) {
 		}
 		c.takesPart(s.at)
 	}
-}
-
-// guardEvent asks every stream guard about an event. data is what shall stand in its place; nil: it stays.
-func (ch *chain) guardEvent(ctx context.Context, c *call, ev sse.Event) (data []byte, err error) {
-	for _, s := range ch.eventGuards {
-		var v plugins.Verdict
-		err := ch.run(ctx, c, s.at, func(ctx context.Context) (err error) {
-			v, err = s.do.GuardEvent(ctx, &c.Call, ev)
-			return err
-		})
-		if err != nil {
-			if err := ch.failure(ctx, s.at, err); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if v.Deny != nil && !ch.onlyLogs(ctx, s.at, v.Deny) {
-			return nil, v.Deny
-		}
-		if v.Body != nil {
-			data = v.Body
-			ev = sse.Event{Name: ev.Name, Data: data}
-		}
-	}
-	return data, nil
 }
 
 // finish tells every plugin that took part that the call is over: once, in reverse order, whatever another one does.

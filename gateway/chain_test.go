@@ -92,9 +92,21 @@ func (w *witness) told(t *testing.T) plugins.Record {
 // filter is a witness that may stop events.
 type filter struct{ *witness }
 
-func (f filter) GuardEvent(_ context.Context, _ *plugins.Call, ev sse.Event) (plugins.Verdict, error) {
-	return f.event(ev)
+func (f filter) GuardAnswer(*plugins.Call) plugins.AnswerJudge { return f }
+
+func (f filter) Whole(_ context.Context, body []byte) (plugins.Verdict, error) {
+	return f.event(sse.Event{Raw: body, Data: body})
 }
+
+func (f filter) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, error) {
+	v, err := f.event(ev)
+	if v.Body == nil {
+		return plugins.StreamVerdict{Deny: v.Deny, Pass: true}, err
+	}
+	return plugins.StreamVerdict{Events: []sse.Event{{Name: ev.Name, Data: v.Body}}}, err
+}
+
+func (filter) End(context.Context) (plugins.StreamVerdict, error) { return plugins.StreamVerdict{}, nil }
 
 // TestF220_EveryPluginThatBeganIsFinishedOnce puts a failing plugin at each place of a chain of three.
 func TestF220_EveryPluginThatBeganIsFinishedOnce(t *testing.T) {

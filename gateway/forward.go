@@ -51,6 +51,7 @@ type attempt struct {
 	translated *jsonedit.Document // the client's body, until it is sent
 	answer     providers.Answer
 	out        bytes.Buffer // what an event of the upstream is to the client
+	judges     judges       // guards of the answer
 	warnings   []string     // about parameters that did not come through
 
 	// The life of the upstream's side. timer ends it when the upstream is silent or the call's time is over; watchers end it

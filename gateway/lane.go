@@ -181,22 +181,17 @@ func (c *call) giveUsage(a *attempt, s *stream, facts *providers.Facts) error {
 
 // inspect lets the chain see events of a translated lane in the client's dialect, and returns them as its guards leave them.
 func (c *call) inspect(a *attempt, events []byte) ([]byte, error) {
-	if len(events) == 0 || !c.g.chain.seesEvents() {
+	if len(events) == 0 || len(c.g.chain.observers)+len(a.judges) == 0 {
 		return events, nil
 	}
 	var left []byte
 	for ev := range eventsOf(events) {
 		c.g.chain.observe(c, ev)
-		data, err := c.g.chain.guardEvent(a.ctx, c, ev)
+		raw, err := c.judged(a, ev)
 		if err != nil {
-			a.ending.Blocked = true
 			return nil, err
 		}
-		if data == nil {
-			left = append(left, ev.Raw...)
-		} else {
-			left = append(left, event(ev.Name, data)...)
-		}
+		left = append(left, raw...)
 	}
 	return left, nil
 }

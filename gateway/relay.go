@@ -123,11 +123,12 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 	if body, err = a.answerBody(body); err != nil {
 		return err
 	}
-	if data, err := c.g.chain.guardEvent(a.ctx, c, sse.Event{Raw: body, Data: body}); err != nil {
+	if a.judges, err = c.g.chain.judges(a.ctx, c); err == nil {
+		body, err = c.g.chain.whole(a.ctx, c, a.judges, body)
+	}
+	if err != nil {
 		a.ending.Blocked = true
 		return err
-	} else if data != nil {
-		body = data
 	}
 	a.ending.ClientLeft = a.left.Load()
 	settled := c.settle(a, c.g.cfg.AnswerHold)
@@ -218,6 +219,12 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 	s := &c.stream
 	s.events = eventsIn(a.provider, plain)
 	waiting := time.Now()
+	judges, err := c.g.chain.judges(a.ctx, c)
+	if err != nil {
+		a.ending.Blocked = true
+		return err
+	}
+	a.judges = judges
 	for {
 		var ev sse.Event
 		var err error
@@ -314,17 +321,13 @@ func (c *call) forClient(a *attempt, s *stream, ev sse.Event, response *http.Res
 	if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
 		s.head = bytes.Clone(ev.Data)
 	}
-	data, err := c.g.chain.guardEvent(a.ctx, c, ev)
-	switch {
-	case err != nil:
-		a.ending.Blocked = true
-		return nil, err
-	case a.askUsage && facts.UsageOnly:
+	if a.askUsage && facts.UsageOnly {
 		return nil, nil // the client did not ask for this frame (ruling 36)
-	case data != nil:
-		return event(ev.Name, data), nil
 	}
-	return ev.Raw, nil
+	if len(a.judges) == 0 {
+		return ev.Raw, nil
+	}
+	return c.judged(a, ev)
 }
 
 // withheld ends a stream that a guard of its events or a translator has refused.
@@ -409,6 +412,14 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 		rest, err := c.lastEvents(a, s, &facts)
 		if err != nil {
 			return c.withheld(a, s, err)
+		}
+		if len(a.judges) > 0 && !s.said {
+			held, err := c.g.chain.end(a.ctx, c, a.judges)
+			if err != nil {
+				a.ending.Blocked = true
+				return c.withheld(a, s, err)
+			}
+			rest = append(rest, held...)
 		}
 		if c.open == a {
 			a.ending.Terminal = true

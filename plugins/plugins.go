@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -50,6 +51,9 @@ type Env struct {
 	Changed func(func(kind string, num int64))
 	Metrics Registry
 	Spend   governance.SpendStore // where attribution goes
+	// DialControl may refuse a resolved address before it is connected to; nil: none is refused. A plugin that connects to where
+	// an administrator says must heed it.
+	DialControl func(ctx context.Context, network, address string, c syscall.RawConn) error
 	// MaxAge is for how long the operator lets cached data go unconfirmed; 0: as long as the plugin does by itself.
 	MaxAge time.Duration
 }
@@ -103,6 +107,8 @@ type Verdict struct {
 	Deny *governance.Error
 	Body []byte            // nil: the body stays; the chain indexes a new one again
 	Tags map[string]string // go to the spend row
+	// Warnings tell the client what was changed.
+	Warnings []string
 }
 
 // Authenticator turns a credential into a principal.
@@ -130,9 +136,29 @@ type StreamObserver interface {
 	Observe(c *Call, ev sse.Event)
 }
 
-// StreamGuard may stop a stream or replace events. A chain that has one does not pass streams byte for byte.
-type StreamGuard interface {
-	GuardEvent(ctx context.Context, c *Call, ev sse.Event) (Verdict, error)
+// AnswerGuard judges what models say, in the client's dialect.
+type AnswerGuard interface {
+	// GuardAnswer returns the judge of a call's answer, or nil where there is nothing to judge: then the answer passes byte for
+	// byte. It is asked once for each attempt that answers.
+	GuardAnswer(c *Call) AnswerJudge
+}
+
+// AnswerJudge judges one answer: whole, or event by event. It is not safe for concurrent use.
+type AnswerJudge interface {
+	// Whole judges an answer that is no stream.
+	Whole(ctx context.Context, body []byte) (Verdict, error)
+	// Event judges the next event of a stream. What it holds back it must give out before the event that ends its text.
+	Event(ctx context.Context, ev sse.Event) (StreamVerdict, error)
+	// End is told that a stream has ended in order, and gives out what is still held back.
+	End(ctx context.Context) (StreamVerdict, error)
+}
+
+// StreamVerdict is what shall become of an event.
+type StreamVerdict struct {
+	Deny   *governance.Error // ends the stream
+	Pass   bool              // the event goes on as it came
+	Events []sse.Event       // else these take its place, of which Raw is made where it is missing
+	Tags   map[string]string // go to the spend row
 }
 
 // Recorder hears of each finished call after the client has its answer, exactly once. Its queue is bounded.

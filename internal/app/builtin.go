@@ -16,6 +16,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/plugins/budget"
 	"github.com/tollgate-gateway/tollgate/plugins/cache"
 	"github.com/tollgate-gateway/tollgate/plugins/concurrency"
+	"github.com/tollgate-gateway/tollgate/plugins/guardrail"
 	"github.com/tollgate-gateway/tollgate/plugins/modelroute"
 	"github.com/tollgate-gateway/tollgate/plugins/ratelimit"
 	"github.com/tollgate-gateway/tollgate/plugins/telemetry"
@@ -36,6 +37,7 @@ func builtinPlugins() []plugins.Module {
 	return []plugins.Module{
 		virtualkey.Module(),
 		modelroute.Module(),
+		guardrail.Module(),
 		ratelimit.Module(),
 		budget.Module(),
 		concurrency.Module(),
@@ -57,7 +59,7 @@ func builtinTranslators() []providers.Translator { return translate.All(time.Now
 
 // required are the plugins without which a chain would let calls through ungoverned.
 func required() []string {
-	return []string{virtualkey.ID, modelroute.ID, ratelimit.ID, budget.ID, concurrency.ID}
+	return []string{virtualkey.ID, modelroute.ID, guardrail.ID, ratelimit.ID, budget.ID, concurrency.ID}
 }
 
 // section is a plugin's part of the settings file.

@@ -14,9 +14,13 @@ import (
 
 // openGateway builds the chain and the data plane around it.
 func (a *App) openGateway() error {
+	dial := gateway.PublicOnly
+	if a.cfg.AllowPrivateProviders {
+		dial = nil
+	}
 	chain, err := buildChain(a.cfg, plugins.Env{
 		Log: a.log, Keys: pgstore.NewKeyFinder(a.data), Catalogs: a.catalogs, Peppers: a.peppers,
-		Changed: a.catalogs.Changed, Metrics: a.metrics, Spend: pgstore.NewSpend(a.data), MaxAge: a.cfg.CacheMaxAge,
+		Changed: a.catalogs.Changed, Metrics: a.metrics, Spend: pgstore.NewSpend(a.data), MaxAge: a.cfg.CacheMaxAge, DialControl: dial,
 	})
 	if err != nil {
 		return err
@@ -25,10 +29,6 @@ func (a *App) openGateway() error {
 	g.MaxBody, g.MaxBodiesInFlight, g.Attempts = a.cfg.MaxBodyBytes, a.cfg.MaxBodiesInFlight, a.cfg.MaxAttempts
 	g.Connect, g.FirstByte, g.Idle, g.Unary = a.cfg.ConnectTimeout, a.cfg.FirstByteTimeout, a.cfg.IdleStreamTimeout, a.cfg.UnaryTimeout
 	g.KeepAlive = a.cfg.StreamKeepalive
-	dial := gateway.PublicOnly
-	if a.cfg.AllowPrivateProviders {
-		dial = nil
-	}
 	var batches governance.BatchStore // reservations in memory would not outlive their process
 	if a.cfg.LimitStore != config.StoreMemory {
 		batches = pgstore.NewBatches(a.data, a.keys)

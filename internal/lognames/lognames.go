@@ -28,6 +28,7 @@ const (
 	UsageSource     = "usage_source"
 	Outcome         = "outcome"
 	Plugin          = "plugin"
+	Guardrail       = "guardrail"
 	Task            = "task"
 	Role            = "role"
 	Excess          = "excess"

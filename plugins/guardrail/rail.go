@@ -10,14 +10,15 @@ import (
 type rail struct {
 	*governance.Guardrail
 	patterns []pattern
+	broken   error // why it cannot judge; nil: it can
 }
 
-func newRail(g *governance.Guardrail) (*rail, error) {
+func newRail(g *governance.Guardrail) *rail {
 	patterns, err := compile(&g.Rule)
 	if err != nil {
-		return nil, fmt.Errorf("compile guardrail %s: %w", g.ID, err)
+		err = fmt.Errorf("compile guardrail %s: %w", g.ID, err)
 	}
-	return &rail{g, patterns}, nil
+	return &rail{g, patterns, err}
 }
 
 // acts reports whether the guardrail does more than count.

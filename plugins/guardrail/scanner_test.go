@@ -14,10 +14,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func railOf(t require.TestingT, action governance.GuardrailAction, rule governance.GuardrailRule) *rail {
-	r, err := newRail(&governance.Guardrail{
+	r := newRail(&governance.Guardrail{
 		Meta: governance.Meta{Num: 1, ID: "guard_000000000001", Version: 1}, Name: "no", Stage: governance.StageBoth, Action: action, Rule: rule,
 	})
-	require.NoError(t, err)
+	require.NoError(t, r.broken)
 	return r
 }
 
@@ -89,13 +89,13 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	r := railOf(t, governance.ActionMask, governance.GuardrailRule{Type: governance.RuleSecrets})
 	for text, want := range map[string]string{
-		"AKIA" + "IOSFODNN7EXAMPLE is one":                                                "[masked] is one",
-		"ghp_" + strings.Repeat("a", 36):                                                  "[masked]",
-		"sk-" + "proj-abcdefghijklmnopqrstuvwxyz":                                         "[masked]",
-		"sk-" + "ant-api03-abcdefghijklmnopqrstuvwxyz":                                    "[masked]",
-		"sk-tg-" + strings.Repeat("x", 60):                                                "[masked]",
-		"xoxb-" + "1234567890-abcdef":                                                     "[masked]",
-		"-----BEGIN RSA PRIVATE KEY-----\nMIIE+/=\nabc\n-----END RSA PRIVATE KEY-----":    "[masked]",
+		"AKIA" + "IOSFODNN7EXAMPLE is one":                                                  "[masked] is one",
+		"ghp_" + strings.Repeat("a", 36):                                                    "[masked]",
+		"sk-" + "proj-abcdefghijklmnopqrstuvwxyz":                                           "[masked]",
+		"sk-" + "ant-api03-abcdefghijklmnopqrstuvwxyz":                                      "[masked]",
+		"sk-tg-" + strings.Repeat("x", 60):                                                  "[masked]",
+		"xoxb-" + "1234567890-abcdef":                                                       "[masked]",
+		"-----BEGIN RSA PRIVATE KEY-----\nMIIE+/=\nabc\n-----END RSA PRIVATE KEY-----":      "[masked]",
 		"eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0": "[masked]",
 		"sk-short": "sk-short",
 	} {

@@ -54,7 +54,7 @@ func Run(t *testing.T, m plugins.Module, section Config) {
 func actsSomewhere(p plugins.Plugin) bool {
 	switch p.(type) {
 	case plugins.Authenticator, plugins.Resolver, plugins.Guard, plugins.Charger,
-		plugins.StreamObserver, plugins.StreamGuard, plugins.AnswerCache, plugins.Recorder:
+		plugins.StreamObserver, plugins.AnswerGuard, plugins.AnswerCache, plugins.Recorder:
 		return true
 	}
 	return false
@@ -117,9 +117,13 @@ func call(t *testing.T, p plugins.Plugin, c *plugins.Call, whole bool) {
 	if o, ok := p.(plugins.StreamObserver); ok && whole {
 		o.Observe(c, ev)
 	}
-	if g, ok := p.(plugins.StreamGuard); ok && whole {
-		_, err := g.GuardEvent(ctx, c, ev)
-		acceptable(t, err)
+	if g, ok := p.(plugins.AnswerGuard); ok && whole {
+		if judge := g.GuardAnswer(c); judge != nil {
+			_, err := judge.Event(ctx, ev)
+			acceptable(t, err)
+			_, err = judge.End(ctx)
+			acceptable(t, err)
+		}
 	}
 	if k, ok := p.(plugins.AnswerCache); ok && whole {
 		_, slot, err := k.Lookup(ctx, c)
