@@ -190,13 +190,8 @@ func (p *plugin) spares(r *rail, err error) bool {
 
 // Guard implements plugins.Guard. Forms are not read: the chain refuses them unless the plugin is idle.
 func (p *plugin) Guard(ctx context.Context, c *plugins.Call) (plugins.Verdict, error) {
-	for _, r := range p.inForce(c, governance.StageAnswer) {
-		if c.Stream && r.acts() && r.Rule.Type == governance.RuleWebhook {
-			return plugins.Verdict{Deny: &governance.Error{
-				Code:   governance.CodePluginUnsupported,
-				Public: fmt.Sprintf("The guardrail %q judges whole answers. Ask without stream.", r.Name), Param: "stream",
-			}}, nil
-		}
+	if deny := p.unable(c); deny != nil {
+		return plugins.Verdict{Deny: deny}, nil //nolint:nilerr // a decision, no failure
 	}
 	rails := p.inForce(c, governance.StageRequest)
 	if len(rails) == 0 || c.Body == nil {
@@ -338,7 +333,7 @@ func (q *request) clamp(r *rail) (*rail, error) {
 	for _, name := range names {
 		n, ok, err := q.body.Int(name)
 		if err != nil {
-			return nil, nil // refused by the estimate, which names it
+			return nil, nil //nolint:nilerr // refused by the estimate, which names it
 		}
 		given = given || ok
 		if ok && n > r.Rule.Tokens {

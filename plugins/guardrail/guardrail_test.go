@@ -319,7 +319,7 @@ var dialects = map[string]struct {
 }
 
 func quote(s string) string {
-	b, _ := json.Marshal(s)
+	b, _ := json.Marshal(s) //nolint:errchkjson // a string
 	return string(b)
 }
 

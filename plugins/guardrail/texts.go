@@ -25,6 +25,7 @@ type place struct {
 var textNames = map[string]bool{
 	"content": true, "text": true, "refusal": true, "reasoning": true, "reasoning_content": true, "thinking": true,
 	"arguments": true, "partial_json": true, "delta": true, "input": true, "transcript": true,
+	"code": true, "output": true, "query": true, "queries": true, "command": true, "commands": true, "stdout": true, "stderr": true,
 }
 
 // textsIn lists the texts in a JSON document in their order. channel names the channel of the one at a path; "": it is whole.

@@ -89,7 +89,7 @@ func (t *tracker) rune(r rune, at int) {
 		t.follow(th.pc, th.start, r, context)
 	}
 	if begins {
-		t.follow(uint32(t.prog.Start), at, r, context) //nolint:gosec // programs are bounded
+		t.follow(uint32(t.prog.Start), at, r, context)
 	}
 	t.threads, t.next = t.next, t.threads
 	t.last = r
@@ -109,7 +109,7 @@ func (t *tracker) follow(pc uint32, start int, r rune, context syntax.EmptyOp) {
 	case syntax.InstCapture, syntax.InstNop:
 		t.follow(inst.Out, start, r, context)
 	case syntax.InstEmptyWidth:
-		if syntax.EmptyOp(inst.Arg)&^context == 0 { //nolint:gosec // a set of flags
+		if syntax.EmptyOp(inst.Arg)&^context == 0 {
 			t.follow(inst.Out, start, r, context)
 		}
 	case syntax.InstMatch, syntax.InstFail:

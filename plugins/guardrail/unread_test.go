@@ -1,0 +1,46 @@
+package guardrail
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+)
+
+// An answer that says its text a second time, in a form that is not judged, is not asked for.
+func TestF224_WhatRepeatsATextUnreadIsRefused(t *testing.T) {
+	t.Parallel()
+	rule := governance.GuardrailRule{Type: governance.RuleKeywords, Words: []string{"bluebird"}}
+	for _, c := range []struct{ route, body, param string }{
+		{governance.RouteChat, `{"model":"m","messages":[],"logprobs":true}`, "logprobs"},
+		{governance.RouteChat, `{"model":"m","messages":[],"logprobs":false}`, ""},
+		{governance.RouteChat, `{"model":"m","messages":[],"logprobs":null}`, ""},
+		{governance.RouteCompletions, `{"model":"m","prompt":"p","logprobs":0}`, "logprobs"},
+		{governance.RouteResponses, `{"model":"m","input":"i","top_logprobs":2}`, "top_logprobs"},
+		{governance.RouteResponses, `{"model":"m","input":"i","include":["message.output_text.log\u0070robs"]}`, "include"},
+		{governance.RouteResponses, `{"model":"m","input":"i","include":["reasoning.encrypted_content"]}`, ""},
+		{governance.RouteChat, `{"model":"m","messages":[],"modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}}`, "audio"},
+	} {
+		p := newPlugin(t)
+		blocking, logging := guards(governance.ActionMask, rule), guards(governance.ActionLog, rule)
+		asked := call(t, c.route, c.body, blocking)
+		demand, err := governance.DemandOf(c.route, asked.Body)
+		require.NoError(t, err)
+		asked.Demand = demand
+		v := guard(t, p, asked)
+		if c.param == "" {
+			require.Nil(t, v.Deny, c.body)
+		} else {
+			require.NotNil(t, v.Deny, c.body)
+			require.Equal(t, []string{string(governance.CodePluginUnsupported), c.param}, []string{string(v.Deny.Code), v.Deny.Param}, c.body)
+		}
+		asked = call(t, c.route, c.body, logging)
+		asked.Demand = demand
+		require.Nil(t, guard(t, p, asked).Deny, "who only counts refuses nothing")
+		blocking[0].Stage = governance.StageRequest
+		asked = call(t, c.route, c.body, blocking)
+		asked.Demand = demand
+		require.Nil(t, guard(t, p, asked).Deny, "the answer is nobody's business")
+	}
+}
