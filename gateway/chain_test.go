@@ -106,7 +106,9 @@ func (f filter) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 	return plugins.StreamVerdict{Events: []sse.Event{{Name: ev.Name, Data: v.Body}}}, err
 }
 
-func (filter) End(context.Context) (plugins.StreamVerdict, error) { return plugins.StreamVerdict{}, nil }
+func (filter) End(context.Context) (plugins.StreamVerdict, error) {
+	return plugins.StreamVerdict{}, nil
+}
 
 // TestF220_EveryPluginThatBeganIsFinishedOnce puts a failing plugin at each place of a chain of three.
 func TestF220_EveryPluginThatBeganIsFinishedOnce(t *testing.T) {

@@ -17,6 +17,8 @@ type Config struct {
 	FirstByte         time.Duration // until the first event of a stream
 	Idle              time.Duration // between two content events of a stream; comments and pings do not count
 	Unary             time.Duration // whole upstream time of a call that does not stream, over all attempts
+	BreakerFailures   int           // failures in a row after which a target is tried last; 0: never
+	BreakerCooldown   time.Duration // for which it is, before a call may probe it
 	FailoverAfter     time.Duration // silence before the first byte after which a further target is tried; 0: FirstByte
 	ClientWrite       time.Duration // how long a client may stop reading
 	AnswerHold        time.Duration // how long the end of an answer waits for its settlement (ruling 31)
@@ -42,6 +44,8 @@ func DefaultConfig() Config {
 		FirstByte:         120 * time.Second,
 		Idle:              300 * time.Second,
 		Unary:             600 * time.Second,
+		BreakerFailures:   5,
+		BreakerCooldown:   10 * time.Second,
 		ClientWrite:       30 * time.Second,
 		AnswerHold:        100 * time.Millisecond,
 		Settle:            6 * time.Second,
@@ -75,6 +79,8 @@ func (c *Config) Validate() error {
 	require(c.MaxBody > 0 && c.MaxBody <= c.MaxBodiesInFlight, "body: want 0 < %d ≤ %d in flight", c.MaxBody, c.MaxBodiesInFlight)
 	require(c.MaxAnswer > 0, "answer: %d is not above 0", c.MaxAnswer)
 	require(c.Attempts > 0, "attempts: %d is not above 0", c.Attempts)
+	require(c.BreakerFailures >= 0, "breaker failures: %d is negative", c.BreakerFailures)
+	require(c.BreakerCooldown > 0, "breaker cool-down: %v is not above 0", c.BreakerCooldown)
 	require(c.Drains >= 0, "drains: %d is negative", c.Drains)
 	require(c.RecordQueue > 0, "record queue: %d is not above 0", c.RecordQueue)
 	require(c.Connect < c.FirstByte, "connect %v must be below first byte %v", c.Connect, c.FirstByte)

@@ -77,6 +77,7 @@ type failure struct {
 	status      int                 // in place of the code's own; 0: the code's
 	body        []byte              // the upstream's JSON error, passed on as it is; nil: the cause in the dialect's shape
 	retryAfter  string              // the upstream's own hint, passed on
+	wait        time.Duration       // the same, as it was understood
 	shouldRetry string              // x-should-retry: "true", "false" or unsaid
 	meshFinal   bool                // x-envoy-ratelimited, so that no mesh in between sends the request again
 	next        bool                // another target may do better

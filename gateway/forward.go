@@ -70,9 +70,16 @@ type attempt struct {
 func (c *call) forward() error {
 	c.until = c.deadline()
 	var last error
-	targets := c.Resolved.Targets
+	targets, well := c.g.breakers.order(c.Resolved.Targets)
 	for i := 0; i < len(targets) && c.Attempt < c.g.cfg.Attempts; i++ {
 		t := targets[i]
+		probe := false
+		if i < well {
+			var ok bool
+			if ok, probe = c.g.breakers.enter(t); !ok && i+1 < len(targets) {
+				continue // somebody else probes it, or it fell ill a moment ago
+			}
+		}
 		if renewed := c.Catalog.Target(t.Num); renewed != nil {
 			t = renewed
 		}
@@ -88,6 +95,8 @@ func (c *call) forward() error {
 		}
 		more := i+1 < len(targets) && a.number < c.g.cfg.Attempts
 		err = c.try(a, more)
+		shown, wait := a.shows(err)
+		c.g.breakers.leave(t, shown, probe, wait)
 		if err == nil || !more || c.status != 0 || !passesOn(err) {
 			return err
 		}
@@ -586,7 +595,7 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 	}
 	f := &failure{
 		cause:  &governance.Error{Code: why.Code, Public: why.Public, Err: statusError(status)},
-		status: status, next: why.TryNext, retryAfter: h.Get("Retry-After"),
+		status: status, next: why.TryNext, retryAfter: h.Get("Retry-After"), wait: why.RetryAfter,
 	}
 	if _, known := answers[f.cause.Code]; !known {
 		f.cause.Code = governance.CodeUpstreamInvalid

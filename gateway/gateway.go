@@ -47,6 +47,7 @@ type Gateway struct {
 	providers map[string]providers.Provider
 	lanes     lanes
 	upstreams upstreams
+	breakers  *breakers
 	ledger    governance.Ledger
 	catalogs  governance.Catalogs
 	endUsers  governance.EndUsers
@@ -89,6 +90,7 @@ func New(o Options) (*Gateway, error) {
 		records: make(chan plugins.Record, o.Config.RecordQueue),
 		life:    lifetime{cut: cut, cutNow: cutNow},
 	}
+	g.breakers = newBreakers(o.Config, time.Now, o.Log, g.metrics.breaker)
 	for _, p := range o.Providers {
 		g.providers[p.Kind()] = p
 	}
@@ -238,6 +240,7 @@ type metrics struct {
 	unsettled    func(values ...string)
 	dropped      func(values ...string)
 	tierUnpriced func(values ...string)
+	breaker      func(values ...string)
 	wouldRefuse  func(values ...string)
 	admission    func(value float64, values ...string)
 	settlement   func(value float64, values ...string)
@@ -250,6 +253,7 @@ func newMetrics(r plugins.Registry) metrics {
 		noUsage:      r.Counter("tollgate_gateway_usage_missing_total", "Whole answers without valid usage, by provider.", "provider"),
 		unsettled:    r.Counter("tollgate_gateway_settlements_late_total", "Settlements that had not committed when the answer ended."),
 		wouldRefuse:  r.Counter("tollgate_gateway_would_refuse_total", "Attempts that a limit in log mode let pass and would have refused, by limit.", "limit"),
+		breaker:      r.Counter("tollgate_gateway_breaker_changes_total", "Changes of the breakers of targets, by target and the state that they came into.", "target", "state"),
 		tierUnpriced: r.Counter("tollgate_gateway_service_tier_unpriced_total", "Attempts that a provider served in a tier without a price of its own, by provider.", "provider"),
 		dropped:      r.Counter("tollgate_gateway_records_dropped_total", "Finished calls that the recorders' queue had no room for."),
 		admission:    r.Histogram("tollgate_gateway_admission_seconds", "Time of a reservation in the ledger.", buckets, "result"),

@@ -29,6 +29,7 @@ func (a *App) openGateway() error {
 	g.MaxBody, g.MaxBodiesInFlight, g.Attempts = a.cfg.MaxBodyBytes, a.cfg.MaxBodiesInFlight, a.cfg.MaxAttempts
 	g.Connect, g.FirstByte, g.Idle, g.Unary = a.cfg.ConnectTimeout, a.cfg.FirstByteTimeout, a.cfg.IdleStreamTimeout, a.cfg.UnaryTimeout
 	g.KeepAlive = a.cfg.StreamKeepalive
+	g.BreakerFailures, g.BreakerCooldown = a.cfg.BreakerFailures, a.cfg.BreakerCooldown
 	var batches governance.BatchStore // reservations in memory would not outlive their process
 	if a.cfg.LimitStore != config.StoreMemory {
 		batches = pgstore.NewBatches(a.data, a.keys)

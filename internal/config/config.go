@@ -84,6 +84,8 @@ type Config struct {
 	CacheMaxAge       time.Duration `default:"5s" env:"TOLLGATE_CACHE_MAX_AGE" help:"Hard age of cached configuration, and of cached keys, which are never older than 5s." group:"Time-outs"`
 	MaxBodyBytes      int64         `default:"35651584" env:"TOLLGATE_MAX_BODY_BYTES" help:"Largest request body (default 34 MiB)." group:"Bounds"`
 	MaxBodiesInFlight int64         `default:"536870912" env:"TOLLGATE_MAX_BODIES_IN_FLIGHT" help:"Bytes of request bodies held at once; beyond: 503 gateway_overloaded." group:"Bounds"`
+	BreakerFailures   int           `default:"5" env:"TOLLGATE_BREAKER_FAILURES" help:"Failures of a target in a row after which it is tried last; 0: never." group:"Bounds"`
+	BreakerCooldown   time.Duration `default:"10s" env:"TOLLGATE_BREAKER_COOLDOWN" help:"How long a target that failed is tried last, before one call may probe it; doubles up to 2m." group:"Bounds"`
 	MaxAttempts       int           `default:"3" env:"TOLLGATE_MAX_ATTEMPTS" help:"Most targets tried for one request." group:"Bounds"`
 
 	ResponseCache      string        `default:"off" enum:"off,key,team,organization" env:"TOLLGATE_RESPONSE_CACHE" help:"Answer equal calls from this process's memory: off, or who shares answers: the calls of one key, team or organization." group:"Response cache"`
@@ -162,6 +164,7 @@ func (c *Config) Validate() error {
 		{"TOLLGATE_UNARY_TIMEOUT", c.UnaryTimeout},
 		{"TOLLGATE_DRAIN_TIMEOUT", c.DrainTimeout},
 		{"TOLLGATE_CACHE_MAX_AGE", c.CacheMaxAge},
+		{"TOLLGATE_BREAKER_COOLDOWN", c.BreakerCooldown},
 		{"TOLLGATE_RESPONSE_CACHE_TTL", c.ResponseCacheTTL},
 	} {
 		need(t.d > 0 && t.d <= 24*time.Hour, "%s: more than 0 and at most 24h, not %s", t.name, t.d)
@@ -173,6 +176,7 @@ func (c *Config) Validate() error {
 	need(slices.Contains([]string{CacheOff, CacheKey, CacheTeam, CacheOrganization}, c.ResponseCache),
 		"TOLLGATE_RESPONSE_CACHE: %q is not off, key, team or organization", c.ResponseCache)
 	need(c.ResponseCacheBytes >= MinResponseCache, "TOLLGATE_RESPONSE_CACHE_BYTES: at least %d, not %d", MinResponseCache, c.ResponseCacheBytes)
+	need(c.BreakerFailures >= 0, "TOLLGATE_BREAKER_FAILURES: %d is negative", c.BreakerFailures)
 	need(c.MaxAttempts >= 1 && c.MaxAttempts <= 10, "TOLLGATE_MAX_ATTEMPTS: 1 to 10, not %d", c.MaxAttempts)
 	return errors.Join(faults...)
 }

@@ -29,6 +29,7 @@ const (
 	Outcome         = "outcome"
 	Plugin          = "plugin"
 	Guardrail       = "guardrail"
+	State           = "state"
 	Task            = "task"
 	Role            = "role"
 	Excess          = "excess"
