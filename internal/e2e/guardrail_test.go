@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -120,6 +121,74 @@ func TestF146_AWordSplitOverFramesDoesNotSlipThrough(t *testing.T) {
 		}
 		return n == 16
 	})
+}
+
+// Each choice, each call of a tool and each thought is a text of its own, whatever shape its stream has.
+func TestF113_F146_EveryTextOfAnAnswerIsHeldByItself(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{})
+	claude := f.create("providers", object{
+		"name": "claude", "kind": "anthropic", "base_url": f.upstream, "credential": "sk-upstream-marker", "price_provider": "mock",
+	})["id"]
+	pieces := `pieces("` + bluebird + `",3)`
+	for name, script := range map[string]string{
+		"twins": "n2_interleaved," + pieces, "combined": "combined_terminal_frame," + pieces, "dribbles": "byte_dribble(3)," + pieces,
+		"zipped": "gzip," + pieces, "usage": "usage_each_frame_cumulative," + pieces, "ends": "two_terminal_events," + pieces,
+		"early": "clean_close_without_done," + pieces, "thinks": "thinking," + pieces, "tool": `tool(find,"{\"q\": \"the bluebird flies\"}")`,
+	} {
+		f.addModel("gpt-"+name, "mock-"+script)
+		f.create("models", object{"name": "claude-" + name, "targets": []object{{"provider_id": claude, "upstream_model": "mock-" + script, "weight": 1, "priority": 0}}})
+	}
+	key, id := f.issue()
+	f.guard(id, "mask", object{"type": "keywords", "words": []string{"bluebird", "words"}}, object{"stage": "answer"})
+	f.awaitGuardrails()
+	said := strings.Replace(bluebird, "bluebird", "[masked]", 1)
+	none := 0
+	ask := func(t *testing.T, lib func(context.Context, task) report, op, model string) report {
+		k := task{Op: op, Model: model, Text: "hello", BaseURL: f.gateways[0].baseURL, Key: key, MaxRetries: &none, MaxTokens: 1000, Tools: true}
+		if !strings.HasPrefix(op, "messages") {
+			k.BaseURL += "/v1"
+		}
+		return lib(t.Context(), k)
+	}
+	for _, c := range []struct {
+		lib func(context.Context, task) report
+		op  string
+	}{
+		{openAIGo, opStream}, {openAIGo, opStreamHelper}, {openAIGo, opResponsesStream}, {anthropicGo, opMessagesStream}, {anthropicGo, opMessagesHelper},
+	} {
+		for _, model := range []string{
+			"gpt-twins", "gpt-combined", "gpt-dribbles", "gpt-zipped", "gpt-usage", "gpt-ends", "claude-dribbles", "claude-zipped", "claude-thinks",
+		} {
+			if strings.HasSuffix(model, "twins") && (c.op == opResponsesStream || strings.HasPrefix(c.op, "messages")) {
+				continue // there is one answer there
+			}
+			t.Run(c.op+" "+model, func(t *testing.T) {
+				r := ask(t, c.lib, c.op, model)
+				require.Nil(t, r.Error, "%+v", r.Error)
+				require.NotEmpty(t, r.Texts)
+				for _, text := range r.Texts {
+					require.Equal(t, said, text)
+				}
+				require.NotContains(t, r.Thinking, "words")
+				if model == "claude-thinks" && c.op == opMessagesHelper {
+					require.Contains(t, r.Thinking, "<[masked]>")
+				}
+			})
+		}
+	}
+	for op, lib := range map[string]func(context.Context, task) report{opStreamHelper: openAIGo, opMessagesHelper: anthropicGo} {
+		for _, model := range []string{"gpt-tool", "claude-tool"} {
+			t.Run(op+" "+model, func(t *testing.T) {
+				r := ask(t, lib, op, model)
+				require.Nil(t, r.Error, "%+v", r.Error)
+				require.Len(t, r.Tools, 1)
+				require.JSONEq(t, `{"q": "the [masked] flies"}`, r.Tools[0].Arguments)
+			})
+		}
+	}
+	r := ask(t, openAIGo, opStream, "gpt-early")
+	require.Equal(t, []string{said}, r.Texts, "what was held back is not lost with a missing end")
 }
 
 // What a caller says is held to guardrails wherever it can be read, and refused where it cannot: nothing goes around them.

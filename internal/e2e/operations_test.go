@@ -617,7 +617,7 @@ func TestSettings_FaultsAreNamed(t *testing.T) {
 
 	chain := succeed(t, good, "serve", "--print-chain")
 	at := -1
-	for _, id := range []string{"virtualkey", "modelroute", "ratelimit", "budget", "concurrency"} {
+	for _, id := range []string{"virtualkey", "modelroute", "guardrail", "ratelimit", "budget", "concurrency"} {
 		i := strings.Index(chain, id)
 		require.Greater(t, i, at, "%s has its place in\n%s", id, chain)
 		at = i
