@@ -180,3 +180,38 @@ func TestT28_NoSecretAndNoWordOfAPromptIsLogged(t *testing.T) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
 }
+
+// TestModelsAreGuardedAlikeOnEveryRoute: a model that the key's patterns leave out is 403 and one that nobody offers 404, under
+// its public name alone, wherever it is asked for; nothing is forwarded and nothing held.
+func TestModelsAreGuardedAlikeOnEveryRoute(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.model("gpt-allowed", "small")
+		s.model("other", "small")
+		s.principal.KeyModels = []string{"gpt-*", "mock-*"} // names of upstreams give no access
+	})
+	for _, rt := range b.gw.Routes() {
+		if !rt.Metered {
+			continue
+		}
+		for model, want := range map[string]struct {
+			status int
+			code   string
+		}{
+			"other": {http.StatusForbidden, "model_not_allowed"}, "gpt-unknown": {http.StatusNotFound, "model_not_found"},
+			"mock-small": {http.StatusNotFound, "model_not_found"}, "GPT-allowed": {http.StatusNotFound, "model_not_found"},
+		} {
+			body := `{"model":"` + model + `","messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x","max_tokens":5}`
+			headers := []string{"Anthropic-Version", "2023-06-01"}
+			if slices.Contains([]string{governance.RouteImageVariations, governance.RouteTranscriptions, governance.RouteTranslations}, rt.Name) {
+				body = form("model", model, "file=a.wav", "RIFF")
+				headers = append(headers, "Content-Type", formType)
+			}
+			a := b.do(b.request(rt.Method, rt.Path, body, headers...))
+			require.Equal(t, want.status, a.StatusCode, "%s %s: %s", rt.Path, model, a.text())
+			require.Contains(t, a.text(), want.code)
+		}
+	}
+	require.Zero(t, b.mock.Counts().Count)
+	require.Empty(t, b.ledger.admitted())
+}

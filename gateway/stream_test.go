@@ -14,6 +14,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/mock"
+	"github.com/tollgate-gateway/tollgate/providers/translate"
 )
 
 // direct asks the mock itself, past the gateway, with the body that the gateway would send.
@@ -494,15 +495,23 @@ func TestRuling31_ButNotForLong(t *testing.T) {
 
 func TestF199_AbandonedStreamsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	b := start(t, func(s *setup) { s.model("m", "confirm") })
-	for range 100 {
-		o := b.open(streamBody)
+	b := start(t, func(s *setup) {
+		s.translators = translate.All(time.Now)
+		s.model("m", "confirm")
+		s.claude("claude", "confirm")
+	})
+	for i := range 500 { // by turns on a native and on a translated lane
+		body := streamBody
+		if i%2 == 1 {
+			body = strings.Replace(body, `"model":"m"`, `"model":"claude"`, 1)
+		}
+		o := b.open(body)
 		b.mock.Release(0, 1)
 		o.event(t)
 		o.leave()
 		_ = o.Body.Close()
 	}
-	b.settled(100)
+	b.settled(500)
 	b.idle()
 	b.sums(func(c mock.Counts) bool { return c.InFlight == 0 })
 	require.Zero(t, b.ledger.held())
