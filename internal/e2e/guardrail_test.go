@@ -13,6 +13,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -427,5 +428,31 @@ func TestF221_WebhooksThatFailRefuseOrLetPass(t *testing.T) {
 	log := f.gateways[0].out.String() + public.out.String()
 	for _, hidden := range []string{canary, secret, "bluebird"} {
 		require.NotContains(t, log, hidden)
+	}
+}
+
+// The response cache gives nobody an answer that their guardrails would not have let through, nor one that others' have masked.
+func TestGuardrails_KeepTheResponseCacheApart(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, fleetOptions{env: []string{"TOLLGATE_RESPONSE_CACHE=organization"}})
+	f.addModel("gpt", `mock-pieces("`+bluebird+`",3)`)
+	free, _ := f.issue()
+	masked, maskedID := f.issue()
+	f.guard(maskedID, "mask", object{"type": "keywords", "words": []string{"bluebird"}}, object{"stage": "answer"})
+	f.awaitGuardrails()
+	said := map[string]string{free: bluebird, masked: strings.Replace(bluebird, "bluebird", "[masked]", 1)}
+	for _, body := range []string{`{"model":"gpt","messages":[]}`, `{"model":"gpt","stream":true,"messages":[]}`} {
+		for _, key := range []string{free, masked} {
+			f.eventually(20*time.Second, "an answer from the cache", func() bool {
+				a := must(t)(f.gateways[0].call(t.Context(), key, "/v1/chat/completions", body))
+				require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+				var text strings.Builder
+				for _, m := range regexp.MustCompile(`"content":"([^"]*)"`).FindAllSubmatch(a.body, -1) {
+					text.Write(m[1])
+				}
+				require.Equal(t, said[key], text.String())
+				return a.header.Get("X-Tollgate-Cache") == "hit"
+			})
+		}
 	}
 }

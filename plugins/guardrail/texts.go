@@ -14,7 +14,7 @@ import (
 	"github.com/tollgate-gateway/tollgate/governance"
 )
 
-// place is a text in an answer: the string at data[from:to], quotes included.
+// place is a text in an answer: the string at data[from:to], quotes included, or a number in the input of a tool.
 type place struct {
 	from, to int
 	text     string
@@ -52,7 +52,7 @@ type walker struct {
 	places  []place
 }
 
-// value reads the next value. all says that every string in it is a text, as in the input of a tool.
+// value reads the next value. all says that every string and number in it is a text, as in the input of a tool.
 func (w *walker) value(all bool) bool {
 	switch w.dec.PeekKind() {
 	case '{':
@@ -77,6 +77,13 @@ func (w *walker) value(all bool) bool {
 			w.places = append(w.places, p)
 		}
 		return true
+	case '0':
+		raw, err := w.dec.ReadValue()
+		if err == nil && all {
+			to := int(w.dec.InputOffset())
+			w.places = append(w.places, place{from: to - len(raw), to: to, text: string(raw)})
+		}
+		return err == nil
 	case 0:
 		return false
 	}
@@ -136,12 +143,15 @@ type edit struct {
 	with string
 }
 
-// splice returns data with the edits, which do not overlap; all other bytes stay.
+// splice returns data with the edits, which do not overlap; all other bytes stay. What takes the place of a number is a string.
 func splice(data []byte, edits []edit) []byte {
 	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.from, b.from) })
 	out := make([]byte, 0, len(data)+64)
 	at := 0
 	for _, e := range edits {
+		if e.with == e.text {
+			continue
+		}
 		out = append(out, data[at:e.from]...)
 		out, _ = jsontext.AppendQuote(out, e.with) // its only error is about invalid UTF-8, replaced by U+FFFD
 		at = e.to

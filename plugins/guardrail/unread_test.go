@@ -44,3 +44,14 @@ func TestF224_WhatRepeatsATextUnreadIsRefused(t *testing.T) {
 		require.Nil(t, guard(t, p, asked).Deny, "the answer is nobody's business")
 	}
 }
+
+// A number that a tool is given is a text too, and what nobody found keeps its bytes.
+func TestNumbersInToolInputsAreTexts(t *testing.T) {
+	t.Parallel()
+	s := newPlugin(t)
+	rule := governance.GuardrailRule{Type: governance.RulePII, Kinds: []string{"credit_card"}}
+	j := s.GuardAnswer(call(t, governance.RouteMessages, `{}`, guards(governance.ActionMask, rule)))
+	v, err := j.Whole(t.Context(), []byte(`{"content":[{"type":"tool_use","id":"t","name":"pay","input":{"card":4111111111111111,"amount":1.50, "note":"f\u00fcr 4111 1111 1111 1111","cc":"\u0061"}}],"usage":{"output_tokens":4111111111111111}}`))
+	require.NoError(t, err)
+	require.Equal(t, `{"content":[{"type":"tool_use","id":"t","name":"pay","input":{"card":"[masked]","amount":1.50, "note":"für [masked]","cc":"\u0061"}}],"usage":{"output_tokens":4111111111111111}}`, string(v.Body))
+}
