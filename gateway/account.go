@@ -83,7 +83,7 @@ type readCloser struct {
 	io.Closer
 }
 
-// object asks for a JSON object. A refusal of the provider is a *refusedResource.
+// object asks for a JSON object. A refusal of the provider is a *resourceError.
 func (a account) object(ctx context.Context, r resource) (doc *jsonedit.Document, sent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resourceTime)
 	defer cancel()
@@ -99,7 +99,7 @@ func (a account) object(ctx context.Context, r resource) (doc *jsonedit.Document
 func (a account) read(response *http.Response) (doc *jsonedit.Document, sent bool, err error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxResource+1))
 	if err == nil && response.StatusCode/100 != 2 {
-		return nil, true, &refusedResource{a, response.StatusCode, response.Header, body}
+		return nil, true, &resourceError{a, response.StatusCode, response.Header, body}
 	}
 	if err == nil && len(body) > maxResource {
 		err = errors.New("object is too large")
@@ -113,22 +113,22 @@ func (a account) read(response *http.Response) (doc *jsonedit.Document, sent boo
 	return doc, true, nil
 }
 
-// refusedResource is a provider's answer that is no success.
-type refusedResource struct {
+// resourceError is a provider's answer that is no success.
+type resourceError struct {
 	account
 	status int
 	header http.Header
 	body   []byte
 }
 
-func (r *refusedResource) Error() string {
+func (r *resourceError) Error() string {
 	return fmt.Sprintf("resource of provider %s: status %d", r.target.Provider.Name, r.status)
 }
 
 // explain gives an error of an account its form for the client, who gets the provider's own words about the request, but for
 // the names that the provider has for what the client knows by ours.
 func (c *call) explain(err error, names naming) error {
-	r, ok := errors.AsType[*refusedResource](err)
+	r, ok := errors.AsType[*resourceError](err)
 	if !ok {
 		return err
 	}

@@ -414,7 +414,7 @@ func (n *newBatch) create(ctx context.Context) error {
 		method: http.MethodPost, kind: providers.OpenAIBatches, contentType: contentJSON, body: strings.NewReader(string(body)),
 	})
 	names := naming{n.file.UpstreamID: n.file.ID}
-	if r, refused := errors.AsType[*refusedResource](err); err != nil && (!sent || refused && r.status < http.StatusInternalServerError) {
+	if r, refused := errors.AsType[*resourceError](err); err != nil && (!sent || refused && r.status < http.StatusInternalServerError) {
 		if err := n.undo(ctx); err != nil {
 			c.log.Warn().Err(err).Str(lognames.Batch, n.batch.ID).Msg("refused batch not forgotten")
 		}

@@ -243,7 +243,7 @@ func (c *call) serveFileDelete() error {
 		return err
 	}
 	_, _, err = a.object(c.ctx(), resource{method: http.MethodDelete, kind: providers.OpenAIFiles, path: []string{f.UpstreamID}})
-	if gone, ok := errors.AsType[*refusedResource](err); err != nil && !(ok && gone.status == http.StatusNotFound) {
+	if gone, ok := errors.AsType[*resourceError](err); err != nil && !(ok && gone.status == http.StatusNotFound) {
 		return c.orLeft(c.explain(err, naming{f.UpstreamID: f.ID}))
 	}
 	err = c.g.batches.DeleteFile(c.ctx(), c.Principal.Organization.Num, f.ID)
@@ -312,7 +312,6 @@ func (c *call) serveFileUpload() error {
 type formReader struct {
 	c    *call
 	left int64
-	err  error // why it ended early
 }
 
 // Read implements io.Reader.

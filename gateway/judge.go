@@ -114,18 +114,18 @@ func (ch *chain) pass(ctx context.Context, c *call, all judges, events []sse.Eve
 func (ch *chain) ask(
 	ctx context.Context, c *call, s stage[plugins.AnswerJudge], do func(context.Context, plugins.AnswerJudge) (plugins.StreamVerdict, error),
 ) (v plugins.StreamVerdict, err error) {
-	err = ch.run(ctx, c, s.at, func(ctx context.Context) (err error) {
+	failed := ch.run(ctx, c, s.at, func(ctx context.Context) (err error) {
 		v, err = do(ctx, s.do)
 		return err
 	})
-	if err != nil {
-		return plugins.StreamVerdict{Pass: true}, ch.failure(ctx, s.at, err)
+	if failed != nil {
+		return plugins.StreamVerdict{Pass: true}, ch.failure(ctx, s.at, failed)
 	}
 	c.tag(v.Tags)
 	switch {
 	case v.Deny != nil && !ch.onlyLogs(ctx, s.at, v.Deny):
 		return v, v.Deny
-	case v.Deny != nil || ch.links[s.at].Mode == governance.ModeLog:
+	case v.Deny != nil, ch.links[s.at].Mode == governance.ModeLog:
 		return plugins.StreamVerdict{Pass: true}, nil
 	}
 	return v, nil

@@ -116,7 +116,7 @@ func (g *Gateway) lookAfter(ctx context.Context, b *governance.Batch) error {
 		return g.findLost(ctx, a, b)
 	}
 	doc, _, err := a.object(ctx, resource{method: http.MethodGet, kind: providers.OpenAIBatches, path: []string{b.UpstreamID}})
-	if r, ok := errors.AsType[*refusedResource](err); ok && r.status == http.StatusNotFound && b.Overdue {
+	if r, ok := errors.AsType[*resourceError](err); ok && r.status == http.StatusNotFound && b.Overdue {
 		return g.giveUp(ctx, b)
 	}
 	if err != nil {

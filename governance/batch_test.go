@@ -54,7 +54,9 @@ func TestBatch_ReservesTheDearestThatItCanReach(t *testing.T) {
 func TestBatch_RefusesWhatCannotBeCounted(t *testing.T) {
 	t.Parallel()
 	for _, one := range []governance.Demand{
-		{Declared: governance.MaxTokens, Outputs: 1 << 20}, {Declared: governance.MaxAmount, Outputs: 1}, {Outputs: 1 << 20},
+		{Declared: governance.MaxTokens, Outputs: 1 << 20},
+		{Declared: governance.MaxAmount, Outputs: 1},
+		{Outputs: 1 << 20},
 		{Input: governance.MaxAmount},
 	} {
 		d := governance.Demand{}

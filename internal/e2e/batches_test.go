@@ -178,8 +178,10 @@ func TestBatches_AreSettledOnce(t *testing.T) {
 	// Batches have a price of their own, and so have long prompts: 100 tokens are reported where fewer were foreseen.
 	f.addModel("tiered", "mock-usage(100,20)")
 	for _, price := range []object{
-		{"unit": "input", "usd_per_million": "1"}, {"unit": "output", "usd_per_million": "5"},
-		{"unit": "input", "usd_per_million": "3", "from_input": 90}, {"unit": "output", "usd_per_million": "7", "from_input": 90},
+		{"unit": "input", "usd_per_million": "1"},
+		{"unit": "output", "usd_per_million": "5"},
+		{"unit": "input", "usd_per_million": "3", "from_input": 90},
+		{"unit": "output", "usd_per_million": "7", "from_input": 90},
 	} {
 		price["provider"], price["upstream_model"], price["service_tier"] = "mock", "mock-usage(100,20)", "batch"
 		price["effective_from"] = "2026-01-02T00:00:00Z"
