@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -429,4 +430,25 @@ func TestF107_EveryPluginReadsTheOneBody(t *testing.T) {
 	require.NotNil(t, first)
 	require.Same(t, first, second)
 	require.Len(t, b.sent()[0].Body, len(body)+len("mock-small")-len("m"))
+}
+
+// TestF146_APingThatSaysSomethingIsJudged: what an event calls itself is the provider's word.
+func TestF146_APingThatSaysSomethingIsJudged(t *testing.T) {
+	t.Parallel()
+	b := hostile(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"one\"}}]}\n\n"+
+			"event: ping\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"SECRET\"}}]}\n\n"+
+			"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	}, func(s *setup) {
+		s.chain = []gateway.Link{{Plugin: filter{&witness{id: "w", event: func(ev sse.Event) (plugins.Verdict, error) {
+			if bytes.Contains(ev.Data, []byte("SECRET")) {
+				return plugins.Verdict{Deny: &governance.Error{Code: governance.CodeContentBlocked, Public: "Blocked."}}, nil
+			}
+			return plugins.Verdict{}, nil
+		}}}}}
+	})
+	a := b.stream()
+	require.NotContains(t, a.text(), "SECRET")
+	require.Contains(t, a.text(), "content_blocked")
 }

@@ -316,6 +316,9 @@ func (c *call) forClient(a *attempt, s *stream, ev sse.Event, response *http.Res
 	}
 	s.said = s.said || facts.ErrorBody != nil
 	if !hasContent(ev) {
+		if len(ev.Data) > 0 && len(a.judges) > 0 { // what calls itself a ping may say something all the same
+			return c.judged(a, ev)
+		}
 		return ev.Raw, nil
 	}
 	if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
