@@ -435,11 +435,19 @@ func TestF107_EveryPluginReadsTheOneBody(t *testing.T) {
 // TestF146_APingThatSaysSomethingIsJudged: what an event calls itself is the provider's word.
 func TestF146_APingThatSaysSomethingIsJudged(t *testing.T) {
 	t.Parallel()
+	const word = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"one\"}}]}\n\n"
+	const ping = "event: ping\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"SECRET\"}}]}\n\n"
+	for _, stream := range []string{word + ping, ping + word} {
+		requireJudged(t, stream+"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	}
+}
+
+// requireJudged wants a guard to find a word in an upstream's stream.
+func requireJudged(t *testing.T, stream string) {
+	t.Helper()
 	b := hostile(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"one\"}}]}\n\n"+
-			"event: ping\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"SECRET\"}}]}\n\n"+
-			"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+		_, _ = io.WriteString(w, stream)
 	}, func(s *setup) {
 		s.chain = []gateway.Link{{Plugin: filter{&witness{id: "w", event: func(ev sse.Event) (plugins.Verdict, error) {
 			if bytes.Contains(ev.Data, []byte("SECRET")) {

@@ -249,7 +249,11 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 				continue
 			}
 			if !content && len(s.ahead)+len(ev.Raw) <= maxAhead {
-				s.ahead = append(s.ahead, ev.Raw...)
+				raw, err := c.aside(a, ev)
+				if err != nil {
+					return c.withheld(a, s, err)
+				}
+				s.ahead = append(s.ahead, raw...)
 				continue
 			}
 			c.notOurs += time.Since(waiting)
@@ -309,6 +313,15 @@ func eventsIn(p providers.Provider, stream io.Reader) providers.Events {
 // hasContent reports whether an event says anything: keep-alives do not.
 func hasContent(ev sse.Event) bool { return len(ev.Data) > 0 && string(ev.Name) != "ping" }
 
+// aside returns what a comment or a keep-alive of the upstream is to the client. What calls itself a ping may say something all
+// the same.
+func (c *call) aside(a *attempt, ev sse.Event) ([]byte, error) {
+	if len(ev.Data) > 0 && len(a.judges) > 0 {
+		return c.judged(a, ev)
+	}
+	return ev.Raw, nil
+}
+
 // forClient returns what an event of the upstream is to the client; nil: nothing.
 func (c *call) forClient(a *attempt, s *stream, ev sse.Event, response *http.Response, facts *providers.Facts) ([]byte, error) {
 	if a.answer != nil {
@@ -316,10 +329,7 @@ func (c *call) forClient(a *attempt, s *stream, ev sse.Event, response *http.Res
 	}
 	s.said = s.said || facts.ErrorBody != nil
 	if !hasContent(ev) {
-		if len(ev.Data) > 0 && len(a.judges) > 0 { // what calls itself a ping may say something all the same
-			return c.judged(a, ev)
-		}
-		return ev.Raw, nil
+		return c.aside(a, ev)
 	}
 	if s.sent == 0 && (a.oweUsage || a.keeper != nil) {
 		s.head = bytes.Clone(ev.Data)
