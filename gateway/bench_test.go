@@ -94,6 +94,7 @@ type setup struct {
 	dial      func(context.Context, string, string, syscall.RawConn) error
 
 	translators []providers.Translator
+	responses   governance.StoredResponses
 }
 
 // model offers a public model with one target for each script of the mock.
@@ -173,7 +174,7 @@ func start(t *testing.T, change ...func(*setup)) *bench {
 	chain := append([]gateway.Link{{Plugin: known}, {Plugin: router{}}, {Plugin: charger{}}}, s.chain...)
 	s.gw, err = gateway.New(gateway.Options{
 		Config: s.config, Chain: chain, Providers: testProviders(), Translators: s.translators, Ledger: s.ledger, Catalogs: s.catalogs,
-		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
+		EndUsers: endUsers{}, Spend: s.spend, Idempotency: s.idem, Responses: s.responses, Now: time.Now, Log: zerolog.New(s.log), Metrics: s.metrics, DialControl: s.dial,
 	})
 	require.NoError(t, err)
 	server := httptest.NewUnstartedServer(s.gw.Handler())

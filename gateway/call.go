@@ -41,6 +41,7 @@ type call struct {
 	attempts   []plugins.Attempt // closed ones
 	kept       []governance.Hold // of closed attempts that keep their request
 	levels     []governance.Level
+	stores     bool     // the provider is to keep the response
 	claimed    bool     // an idempotency key is in flight
 	warnings   []string // for the client
 	form       *spooled // nil: the body is no form
@@ -308,6 +309,9 @@ func (c *call) prepare() error {
 		return err
 	}
 	if err = c.resolve(); err != nil {
+		return err
+	}
+	if err = c.stay(); err != nil {
 		return err
 	}
 	if err = c.g.chain.seesAll(c); err != nil {

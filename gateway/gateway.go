@@ -30,7 +30,9 @@ type Options struct {
 	EndUsers    governance.EndUsers
 	Spend       governance.SpendStore
 	Idempotency governance.IdempotencyStore // nil: Idempotency-Key is refused
-	Batches     governance.BatchStore       // nil: files and batches are not served
+	// Responses remembers where stored responses are. Nil: ids of responses go to whatever target serves the call.
+	Responses governance.StoredResponses
+	Batches   governance.BatchStore // nil: files and batches are not served
 	// Now is the database's clock as it is known here: ids of requests and attempts carry it.
 	Now     func() time.Time
 	Log     zerolog.Logger
@@ -53,6 +55,7 @@ type Gateway struct {
 	endUsers  governance.EndUsers
 	spend     governance.SpendStore
 	idem      governance.IdempotencyStore
+	responses governance.StoredResponses
 	batches   governance.BatchStore
 	now       func() time.Time
 	log       zerolog.Logger
@@ -84,7 +87,7 @@ func New(o Options) (*Gateway, error) {
 		cfg: o.Config, chain: ch, providers: make(map[string]providers.Provider, len(o.Providers)),
 		lanes:     ways,
 		upstreams: newUpstreams(o.Config, o.DialControl),
-		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency, batches: o.Batches,
+		ledger:    o.Ledger, catalogs: o.Catalogs, endUsers: o.EndUsers, spend: o.Spend, idem: o.Idempotency, responses: o.Responses, batches: o.Batches,
 		now: o.Now, log: o.Log, metrics: newMetrics(o.Metrics),
 		drains:  make(chan struct{}, o.Config.Drains),
 		records: make(chan plugins.Record, o.Config.RecordQueue),

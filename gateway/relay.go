@@ -130,6 +130,7 @@ func (c *call) relayWhole(a *attempt, response *http.Response, plain io.Reader) 
 		a.ending.Blocked = true
 		return err
 	}
+	c.remember(a, &facts)
 	a.ending.ClientLeft = a.left.Load()
 	settled := c.settle(a, c.g.cfg.AnswerHold)
 	if a.left.Load() {
@@ -276,6 +277,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 				return err
 			}
 			a.look(facts)
+			c.remember(a, &facts)
 			a.ending.ClientLeft = a.left.Load()
 			settled := c.settle(a, c.g.cfg.AnswerHold)
 			a.timer.Reset(afterTerminal)

@@ -144,6 +144,15 @@ type Catalogs interface {
 	Notice(version int64)
 }
 
+// StoredResponses remembers which target has a response that its provider keeps, for as long as providers do. Ids of responses
+// are known to their own organization alone: provider accounts are shared.
+type StoredResponses interface {
+	// Remember notes where a response is. A repeat changes nothing.
+	Remember(ctx context.Context, organization int64, response string, target int64) error
+	// Target returns the row number of the target that has it. ErrNotFound: the organization has no such response.
+	Target(ctx context.Context, organization int64, response string) (int64, error)
+}
+
 // IdempotencyStore remembers requests that carried an Idempotency-Key, per key, for 24 h.
 type IdempotencyStore interface {
 	// Begin claims a key. ErrExists: it was used with another body; ErrConflict: it is in flight; nil with seen: it was

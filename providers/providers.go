@@ -135,6 +135,7 @@ type Facts struct {
 	BadUsage  bool  // a usage was seen that makes no sense (negative, not numbers)
 	OutputLen int64 // bytes of output text, reasoning and tool arguments that were relayed, for estimates
 	Model     string
+	ID        string // of a response that the provider may keep; "": it has none, or its dialect keeps nothing
 	ErrorBody []byte // the error object of an answer that is an error although its status is 200; nil: none
 	// UsageOnly says that the last event carries nothing but usage (ruling 36) and may be withheld if the client did not ask.
 	UsageOnly bool

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -174,5 +175,30 @@ func (s *Idempotency) Finish(ctx context.Context, key int64, idempotencyKey stri
 func (s *Idempotency) Prune(ctx context.Context) (int64, error) {
 	return read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
 		return exec(ctx, q, "idempotency_prune", nil)
+	})
+}
+
+// StoredResponses remembers which target has a response. The role of the data plane suffices for it.
+type StoredResponses struct{ pool *pgxpool.Pool }
+
+var _ governance.StoredResponses = (*StoredResponses)(nil)
+
+// NewStoredResponses makes a store of where responses are.
+func NewStoredResponses(pool *pgxpool.Pool) *StoredResponses { return &StoredResponses{pool} }
+
+// Remember implements governance.StoredResponses.
+func (s *StoredResponses) Remember(ctx context.Context, organization int64, response string, target int64) error {
+	hash := sha256.Sum256([]byte(response))
+	_, err := read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
+		return exec(ctx, q, "stored_responses_add", args{"organization": organization, "response_hash": hash[:], "target": target})
+	})
+	return err
+}
+
+// Target implements governance.StoredResponses.
+func (s *StoredResponses) Target(ctx context.Context, organization int64, response string) (int64, error) {
+	hash := sha256.Sum256([]byte(response))
+	return read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
+		return scalar[int64](ctx, q, "stored_responses_find", args{"organization": organization, "response_hash": hash[:]})
 	})
 }

@@ -32,7 +32,7 @@ func stores(control, gateway *pgxpool.Pool, keys *seal.Keys, peppers *seal.Peppe
 		Memberships: NewMemberships(control), Keys: NewKeys(control, peppers), Finder: NewKeyFinder(gateway),
 		Providers: NewProviders(control, keys), Models: NewModels(control), Targets: NewTargets(control),
 		Limits: NewLimits(control), Guardrails: NewGuardrails(control, keys), Prices: NewPrices(control), Audit: NewAudit(control),
-		EndUsers: NewEndUsers(gateway), Idempotency: NewIdempotency(gateway),
+		EndUsers: NewEndUsers(gateway), Idempotency: NewIdempotency(gateway), Responses: NewStoredResponses(gateway),
 	}
 }
 

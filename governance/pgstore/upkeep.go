@@ -36,9 +36,9 @@ func (u *Upkeep) EnsurePartitions(ctx context.Context) error {
 }
 
 // Prune removes what nobody needs any more: released reservations after a day, idle meters of end users after seven days,
-// dead processes, and idempotency keys that have ended. Run it each few minutes.
+// dead processes, idempotency keys that have ended, and where responses were that no provider keeps any more. Run it each few minutes.
 func (u *Upkeep) Prune(ctx context.Context) error {
-	for _, statement := range []string{"upkeep_clean", "upkeep_idempotency_keys"} {
+	for _, statement := range []string{"upkeep_clean", "upkeep_idempotency_keys", "upkeep_stored_responses"} {
 		for removed := int64(upkeepBatch); removed >= upkeepBatch; {
 			var err error
 			removed, err = read(ctx, u.pool, func(ctx context.Context, q querier) (int64, error) {

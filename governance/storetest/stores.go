@@ -28,6 +28,7 @@ type Stores struct {
 	Audit         governance.AuditStore
 	EndUsers      governance.EndUsers
 	Idempotency   governance.IdempotencyStore
+	Responses     governance.StoredResponses
 }
 
 // RunStores checks an implementation. open returns empty stores, new ones with each call.
@@ -78,6 +79,7 @@ func RunStores(t *testing.T, open func(*testing.T) Stores) {
 		"AuditIsBoundedAndNarrowed":             auditIsBoundedAndNarrowed,
 		"EndUsersHaveANumber":                   endUsersHaveANumber,
 		"IdempotencyKeysAreClaimed":             idempotencyKeysAreClaimed,
+		"ResponsesAreTheirOrganizations":        responsesAreTheirOrganizations,
 		"ACursorThatNobodyReturnedIsRefused":    aCursorThatNobodyReturnedIsRefused,
 		"TextThatCannotBeStoredIsTheCallersErr": textThatCannotBeStored,
 	} {

@@ -112,6 +112,29 @@ func endUsersHaveANumber(t *testing.T, s Stores) {
 	requireField(t, err, "name")
 }
 
+func responsesAreTheirOrganizations(t *testing.T, s Stores) {
+	home, foreign := newOrganization(t, s, "home"), newOrganization(t, s, "foreign")
+	p := newProvider(t, s, governance.Ref{}, "p")
+	m, err := s.Models.Create(t.Context(), platform, governance.Model{Name: "m", Targets: []governance.ModelTarget{
+		{Provider: ref(p.Meta), Upstream: "one"}, {Provider: ref(p.Meta), Upstream: "two"},
+	}})
+	require.NoError(t, err)
+	one, two := m.Targets[0].Target.Num, m.Targets[1].Target.Num
+	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, "resp_1", one))
+	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, "resp_1", one), "a repeat")
+	require.NoError(t, s.Responses.Remember(t.Context(), foreign.Num, "resp_1", two), "another account may use the same id")
+	got, err := s.Responses.Target(t.Context(), home.Num, "resp_1")
+	require.NoError(t, err)
+	require.Equal(t, one, got)
+	got, err = s.Responses.Target(t.Context(), foreign.Num, "resp_1")
+	require.NoError(t, err)
+	require.Equal(t, two, got)
+	for _, id := range []string{"resp_2", "resp_1 ", "RESP_1", "resp_\x00"} {
+		_, err = s.Responses.Target(t.Context(), home.Num, id)
+		require.ErrorIs(t, err, governance.ErrNotFound, "%q", id)
+	}
+}
+
 func idempotencyKeysAreClaimed(t *testing.T, s Stores) {
 	o := newOrganization(t, s, "o")
 	k := newKey(t, s, newTeam(t, s, o, "team"), "key")

@@ -36,7 +36,7 @@ func (a *App) openGateway() error {
 	}
 	a.gateway, err = gateway.New(gateway.Options{
 		Config: g, Chain: chain, Providers: a.kinds.providers, Translators: builtinTranslators(), Ledger: a.limits, Catalogs: a.catalogs,
-		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data), Batches: batches,
+		EndUsers: pgstore.NewEndUsers(a.data), Spend: pgstore.NewSpend(a.data), Idempotency: pgstore.NewIdempotency(a.data), Responses: pgstore.NewStoredResponses(a.data), Batches: batches,
 		Now: a.ledger.Clock, Log: a.log, Metrics: a.metrics, DialControl: dial,
 	})
 	if err != nil {

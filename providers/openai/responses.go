@@ -58,6 +58,10 @@ func (m *responsesMeter) member(name []byte) {
 	switch string(name) {
 	case "usage":
 		m.usage()
+	case "id":
+		if id := m.Text(); len(id) <= maxModel && m.facts.ID != string(id) {
+			m.facts.ID = string(id)
+		}
 	case "model":
 		m.model()
 	case "service_tier":

@@ -39,3 +39,12 @@ WHERE (key_id, idempotency_key) IN (
     LIMIT 10000
     FOR UPDATE SKIP LOCKED
 );
+
+-- name: stored_responses_add
+INSERT INTO tollgate.stored_responses (organization_id, response_hash, target_id)
+VALUES (@organization::bigint, @response_hash::bytea, @target::bigint)
+ON CONFLICT (organization_id, response_hash) DO NOTHING;
+
+-- name: stored_responses_find
+SELECT target_id FROM tollgate.stored_responses
+WHERE organization_id = @organization::bigint AND response_hash = @response_hash::bytea;

@@ -21,6 +21,22 @@ WITH ended AS (
 )
 SELECT count(*) FROM ended;
 
+-- name: upkeep_stored_responses
+-- Providers keep responses for 30 days.
+WITH ended AS (
+    DELETE FROM tollgate.stored_responses AS s
+    USING (
+        SELECT organization_id, response_hash FROM tollgate.stored_responses
+        WHERE created_at < clock_timestamp() - interval '31 days'
+        ORDER BY created_at
+        LIMIT @count::bigint
+        FOR UPDATE SKIP LOCKED
+    ) AS e
+    WHERE s.organization_id = e.organization_id AND s.response_hash = e.response_hash
+    RETURNING 1
+)
+SELECT count(*) FROM ended;
+
 -- name: upkeep_windows
 -- Budgets that carry debt are left out: until their window ends nobody knows what the next one owes.
 WITH upcoming AS (

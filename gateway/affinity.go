@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tollgate-gateway/tollgate/governance"
+	"github.com/tollgate-gateway/tollgate/internal/lognames"
+	"github.com/tollgate-gateway/tollgate/providers"
+)
+
+// stay makes a call that goes on from a stored response go to the target that has it (F110), whatever weights and breakers say.
+// A response that its organization does not have is unknown, although the provider's account may hold it for another one.
+func (c *call) stay() error {
+	if c.g.responses == nil || c.route.dialect != providers.OpenAIResponses {
+		return nil
+	}
+	store, given, err := c.Body.Bool("store")
+	if err != nil {
+		return unreadable(err)
+	}
+	c.stores = store || !given // OpenAI's default
+	const member = "previous_response_id"
+	id, _, err := c.Body.String(member)
+	if err != nil {
+		return unreadable(err)
+	}
+	if id == "" {
+		return nil
+	}
+	num, err := c.g.responses.Target(c.ctx(), c.Principal.Organization.Num, id)
+	switch {
+	case errors.Is(err, governance.ErrNotFound):
+		return &governance.Error{Code: governance.CodeNotFound, Public: "The previous response is not known here.", Param: member}
+	case err != nil:
+		return orUnavailable(err)
+	}
+	t := c.servedBy(num)
+	if t == nil {
+		return invalid(member, "The previous response was made by a target that does not serve the model any more. Send the whole conversation as input.")
+	}
+	c.Resolved.Targets = []*governance.Target{t}
+	return nil
+}
+
+// remember notes where a response is, before its end goes out: who goes on from it may come to another replica at once. An answer
+// does not wait for it longer than for its settlement.
+func (c *call) remember(a *attempt, facts *providers.Facts) {
+	if !c.stores || facts.ID == "" || a.answer != nil || c.g.responses == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), c.g.cfg.AnswerHold)
+	defer cancel()
+	if err := c.g.responses.Remember(ctx, c.Principal.Organization.Num, facts.ID, a.target.Num); err != nil {
+		log := c.log.Sample(c.g.chain.sampler)
+		log.Warn().Err(err).Str(lognames.Target, a.target.ID).Msg("stored response not remembered")
+	}
+}
