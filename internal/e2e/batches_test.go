@@ -187,6 +187,8 @@ func TestBatches_AreSettledOnce(t *testing.T) {
 		price["effective_from"] = "2026-01-02T00:00:00Z"
 		f.create("prices", price)
 	}
+	f.addModel("behind the prices", "plain")
+	f.awaitModels(key, "behind the prices") // who knows it knows the prices
 	require.NoError(t, f.mock.SetBatches("in_progress"))
 	batch, err = createBatch(t.Context(), &a, upload(t, &a, batchLines(2, "tiered")).ID)
 	require.NoError(t, err)

@@ -151,7 +151,7 @@ func (f *fleet) addModelWithoutStreamOptions(name string) {
 func (f *fleet) awaitModels(key string, names ...string) {
 	f.t.Helper()
 	for _, g := range f.gateways {
-		f.eventually(5*time.Second, "the models are offered", func() bool {
+		f.eventually(20*time.Second, "the models are offered", func() bool {
 			a, err := g.get(f.t.Context(), key, "/v1/models")
 			for _, name := range names {
 				if err != nil || !bytes.Contains(a.body, []byte(strconv.Quote(name))) {
@@ -408,7 +408,7 @@ func TestF106_BodiesInFlightAreBounded(t *testing.T) {
 		require.Regexp(t, "^([2-9]|10)$", a.header.Get("Retry-After"))
 		refused++
 	}
-	f.eventually(5*time.Second, "a small request gets through", func() bool { // a refused body is given back behind its answer
+	f.eventually(20*time.Second, "a small request gets through", func() bool { // a refused body is given back behind its answer
 		a, err := f.gateways[0].call(t.Context(), key, "/v1/chat/completions", helloChat)
 		return err == nil && a.status == http.StatusOK
 	})

@@ -392,7 +392,7 @@ func TestClientErrors(t *testing.T) {
 	gone, goneID := f.issue()
 	status, o := f.admin(http.MethodPost, "keys/"+goneID+"/revoke", object{})
 	require.Equal(t, http.StatusOK, status, "%v", o)
-	f.eventually(5*time.Second, "the key is revoked", func() bool {
+	f.eventually(20*time.Second, "the key is revoked", func() bool {
 		return must(t)(f.gateways[0].call(t.Context(), gone, "/v1/chat/completions", helloChat)).status == http.StatusUnauthorized
 	})
 	total := object{"type": "total"}

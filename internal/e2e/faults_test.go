@@ -139,7 +139,7 @@ func TestF028_F076_NoDeadlocksAndNoLogSpam(t *testing.T) {
 	f.requireBooksBalance()
 
 	f.addModel("html", "mock-status(400,html)")
-	f.eventually(5*time.Second, "the model is offered", func() bool {
+	f.eventually(20*time.Second, "the model is offered", func() bool {
 		a := must(t)(f.gateways[0].call(t.Context(), keys[0], "/v1/chat/completions", strings.Replace(helloChat, "plain", "html", 1)))
 		return a.status == http.StatusBadRequest
 	})

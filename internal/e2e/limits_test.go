@@ -127,7 +127,7 @@ func TestF172_BudgetForExactly200(t *testing.T) {
 	f.patch("targets/"+text(items(model["targets"])[0]["target_id"]), object{"max_output": 9})
 	probe, _ := f.issue(forever("cost", "1"))
 	f.awaitModels(probe, "nine")
-	f.eventually(5*time.Second, "the target's maximum is known", func() bool {
+	f.eventually(20*time.Second, "the target's maximum is known", func() bool {
 		return number(f.estimate(probe, named("nine"))["output_tokens"]) == 9
 	})
 	once := must(t)(f.gateways[0].call(t.Context(), probe, "/v1/chat/completions", named("nine")))
@@ -181,7 +181,7 @@ func TestF001_F032_OneOf64(t *testing.T) {
 	limit := f.limit(object{"type": "end_user", "id": "*"}, each)
 	endUser := func(name string) string { return strings.Replace(body, "{", `{"user":"`+name+`",`, 1) }
 	for _, g := range f.gateways {
-		f.eventually(5*time.Second, "the limit is in force", func() bool {
+		f.eventually(20*time.Second, "the limit is in force", func() bool {
 			a, err := g.call(t.Context(), key, "/v1/estimate", endUser("somebody"))
 			return err == nil && strings.Contains(string(a.body), limit)
 		})

@@ -222,7 +222,7 @@ func (f *fleet) awaitLimit(key, model, limit string) {
 	f.t.Helper()
 	body := strings.Replace(helloChat, "plain", model, 1)
 	for _, g := range f.gateways {
-		f.eventually(5*time.Second, "limit is in force", func() bool {
+		f.eventually(20*time.Second, "limit is in force", func() bool {
 			a, err := g.call(f.t.Context(), key, "/v1/estimate", body)
 			return err == nil && strings.Contains(string(a.body), limit)
 		})

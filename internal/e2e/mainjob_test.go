@@ -70,7 +70,7 @@ func TestF173_ChangesAreInForceEverywhere(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "%v", o)
 	revoked := time.Now()
 	for _, g := range f.gateways {
-		f.eventually(5*time.Second, "the key is refused", func() bool {
+		f.eventually(20*time.Second, "the key is refused", func() bool {
 			a := must(t)(g.call(t.Context(), key, "/v1/chat/completions", helloChat))
 			return a.status == http.StatusUnauthorized && a.code() == "key_revoked"
 		})

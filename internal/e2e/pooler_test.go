@@ -327,7 +327,7 @@ func TestF170_AHeldRowStopsNobodyElse(t *testing.T) {
 	require.EqualValues(t, ok, f.forwarded()-seen, "something was forwarded undecided")
 	require.NoError(t, tx.Rollback(t.Context()))
 	f.awaitAnswers(stuck)
-	f.eventually(5*time.Second, "no connection is in use", func() bool { return f.metric("tollgate_database_connections_used", "") == 0 })
+	f.eventually(20*time.Second, "no connection is in use", func() bool { return f.metric("tollgate_database_connections_used", "") == 0 })
 	f.requireBooksBalance()
 	f.requireOneRowPerForward()
 	f.requireNoLeak(before)

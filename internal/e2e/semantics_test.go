@@ -300,7 +300,7 @@ func TestF046_F049_F052_CountsAreTheFleets(t *testing.T) {
 	f.mock.Release(0, 1)
 	require.Equal(t, map[string]int{"200": 4, "429 concurrency_exceeded": 16}, <-done)
 	require.Equal(t, 4, f.mock.Counts().InFlightMax)
-	f.eventually(5*time.Second, "the slots are free", func() bool { return text(f.state(f.limitsOf(slotsID)[0])["held"]) == "0" })
+	f.eventually(20*time.Second, "the slots are free", func() bool { return text(f.state(f.limitsOf(slotsID)[0])["held"]) == "0" })
 
 	f.mock.ClearScripts()
 	requests, _ := f.issue(perMinute("5"))
