@@ -46,11 +46,11 @@ type health struct {
 	busy     time.Time     // until when its provider wants no calls
 }
 
-// verdict is what a call to a target says of its health.
-type verdict uint8
+// diagnosis is what a call to a target says of its health.
+type diagnosis uint8
 
 const (
-	saysNothing verdict = iota
+	saysNothing diagnosis = iota
 	isWell
 	isIll
 	isBusy
@@ -118,15 +118,15 @@ func (b *breakers) enter(t *governance.Target) (ok, probe bool) {
 }
 
 // leave notes what a call to a target has shown. wait is how long the provider wants to be left alone; 0: it did not say.
-func (b *breakers) leave(t *governance.Target, v verdict, probe bool, wait time.Duration) {
-	if b.failures == 0 || v == saysNothing {
+func (b *breakers) leave(t *governance.Target, d diagnosis, probe bool, wait time.Duration) {
+	if b.failures == 0 || d == saysNothing && !probe {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.targets[t.Num]
 	if h == nil {
-		if v == isWell {
+		if d == isWell || d == saysNothing {
 			return
 		}
 		if len(b.targets) >= mostTargets {
@@ -137,7 +137,9 @@ func (b *breakers) leave(t *governance.Target, v verdict, probe bool, wait time.
 	}
 	now := b.now()
 	wait = min(wait, longestHint)
-	switch v {
+	switch d {
+	case saysNothing:
+		h.until = now // the next call may probe: callers that are refused must not keep a target aside
 	case isWell:
 		if h.open {
 			b.tell(t, "closed")
@@ -170,7 +172,7 @@ func (b *breakers) tell(t *governance.Target, state string) {
 
 // shows is what an attempt says of its target's health. Only faults of the upstream count: what the caller asked for, our own
 // account, our limits, guardrails and clients that leave do not (F218).
-func (a *attempt) shows(err error) (verdict, time.Duration) {
+func (a *attempt) shows(err error) (diagnosis, time.Duration) {
 	switch {
 	case err == nil:
 		return isWell, 0

@@ -82,6 +82,25 @@ func TestF218_ATargetThatFailsIsPutAsideAndProbed(t *testing.T) {
 	require.Empty(t, w.targets, "who is well is not remembered")
 }
 
+// TestF218_AProbeThatShowsNothingIsGivenBack: a caller that its own limits refuse, or that leaves, keeps no target aside.
+func TestF218_AProbeThatShowsNothingIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWard()
+	a, b := target(1, "a"), target(2, "b")
+	for range 3 {
+		w.leave(a, isIll, false, 0)
+	}
+	w.at = w.at.Add(10 * time.Second)
+	for range 5 {
+		ok, probe := w.enter(a)
+		require.True(t, ok)
+		require.True(t, probe)
+		require.Equal(t, "b|a", w.names(a, b))
+		w.leave(a, saysNothing, probe, 0)
+		require.Equal(t, "ab", w.names(a, b))
+	}
+}
+
 func TestF218_TheLastTargetIsNeverPutAside(t *testing.T) {
 	t.Parallel()
 	w := newWard()

@@ -85,6 +85,7 @@ func (c *call) forward() error {
 		}
 		a, err := c.reserve(t)
 		if err != nil {
+			c.g.breakers.leave(t, saysNothing, probe, 0)
 			if !passesOn(err) {
 				return err
 			}
