@@ -87,12 +87,7 @@ func (c *call) serveBatch() error {
 			return orUnavailable(err)
 		}
 		if mine {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), lookTime)
-			defer cancel()
-			if err := c.g.lookAfter(ctx, &b); err != nil {
-				c.log.Warn().Err(err).Str(lognames.Batch, b.ID).Msg("batch not looked after")
-				c.warnings = append(c.warnings, "batch_not_refreshed")
-			}
+			c.refresh(&b)
 		}
 		if b, err = c.batch(c.param); err != nil {
 			return err
@@ -130,16 +125,21 @@ func (c *call) serveBatchCancel() error {
 	if err != nil {
 		return c.explain(err, namesOf(&b))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), lookTime)
-	defer cancel()
-	if err := c.g.lookAfter(ctx, &b); err != nil {
-		c.log.Warn().Err(err).Str(lognames.Batch, b.ID).Msg("batch not looked after")
-		c.warnings = append(c.warnings, "batch_not_refreshed")
-	}
+	c.refresh(&b)
 	if b, err = c.batch(c.param); err != nil {
 		return err
 	}
 	return c.replyRaw(b.Picture)
+}
+
+// refresh asks the provider what became of a batch. Where that fails the client sees what was known before, and a warning.
+func (c *call) refresh(b *governance.Batch) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), lookTime)
+	defer cancel()
+	if err := c.g.lookAfter(ctx, b); err != nil {
+		c.log.Warn().Err(err).Str(lognames.Batch, b.ID).Msg("batch not looked after")
+		c.warnings = append(c.warnings, "batch_not_refreshed")
+	}
 }
 
 // newBatch is a batch that is being made.

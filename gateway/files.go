@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -170,16 +169,21 @@ func (c *call) accountOf(target int64) (account, error) {
 	return a, nil
 }
 
+// fileThere finds the file that the path names, and the account that has it.
+func (c *call) fileThere() (f governance.File, a account, err error) {
+	if err := c.keeps(); err != nil {
+		return f, a, err
+	}
+	if f, err = c.file(c.param, ""); err != nil {
+		return f, a, err
+	}
+	a, err = c.accountOf(f.TargetNum)
+	return f, a, err
+}
+
 // serveFileContent passes a file on as the provider has it.
 func (c *call) serveFileContent() error {
-	if err := c.keeps(); err != nil {
-		return err
-	}
-	f, err := c.file(c.param, "")
-	if err != nil {
-		return err
-	}
-	a, err := c.accountOf(f.TargetNum)
+	f, a, err := c.fileThere()
 	if err != nil {
 		return err
 	}
@@ -231,14 +235,7 @@ func (c *call) orLeft(err error) error {
 
 // serveFileDelete deletes a file at its provider, and forgets it.
 func (c *call) serveFileDelete() error {
-	if err := c.keeps(); err != nil {
-		return err
-	}
-	f, err := c.file(c.param, "")
-	if err != nil {
-		return err
-	}
-	a, err := c.accountOf(f.TargetNum)
+	f, a, err := c.fileThere()
 	if err != nil {
 		return err
 	}
@@ -324,12 +321,8 @@ func (r *formReader) Read(b []byte) (int, error) {
 	switch {
 	case r.left < 0:
 		return 0, tooLarge()
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return n, &failure{cause: invalid("", "The request body did not arrive in time."), status: http.StatusRequestTimeout, closing: true}
 	case err != nil && err != io.EOF: // a reader's bare io.EOF
-		return n, &failure{cause: &governance.Error{
-			Code: governance.CodeInvalidRequest, Public: "The request body ended early or is malformed.", Err: err,
-		}, closing: true}
+		return n, unread(err)
 	}
 	return n, err
 }

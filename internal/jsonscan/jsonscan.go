@@ -66,6 +66,18 @@ func (s *Scanner) Next() bool {
 	}
 }
 
+// Each calls do for everything in the next value if it is of the given kind, '{' or '['; a value of another kind, null above
+// all, is skipped.
+func (s *Scanner) Each(kind jsontext.Kind, do func()) {
+	if s.Kind() != kind {
+		s.Skip()
+		return
+	}
+	for s.Enter(kind); s.Next(); {
+		do()
+	}
+}
+
 // Name returns the name of the next member. It is valid until the next call and never nil.
 func (s *Scanner) Name() []byte { return s.Text() }
 

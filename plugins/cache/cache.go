@@ -95,7 +95,7 @@ func (k *cache) Lookup(_ context.Context, c *plugins.Call) (*plugins.Answer, plu
 		return nil, slot, nil
 	}
 	k.lookups("hit")
-	k.savings(float64(a.Cost) / 1e9)
+	k.savings(float64(a.Cost) / 1e9) // for dashboards: the row's tag is exact
 	return a, slot, nil
 }
 

@@ -3,8 +3,6 @@ package bedrock
 import (
 	"bytes"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
@@ -35,7 +33,7 @@ func (m *meter) Body(b []byte) {
 		switch string(m.Name()) {
 		case "output":
 			output = m.Kind() == '{'
-			m.within("message", func() { m.within("content", func() { m.members('[', m.block) }) })
+			m.within("message", func() { m.within("content", func() { m.Each('[', m.block) }) })
 		case "usage":
 			m.usage()
 		case "serviceTier":
@@ -61,9 +59,9 @@ func (m *meter) Event(ev sse.Event) {
 			m.facts.ErrorBody = bytes.Clone(ev.Data)
 		}
 	case "contentBlockStart":
-		m.read(ev.Data, "start", func() { m.members('{', m.piece) })
+		m.read(ev.Data, "start", func() { m.Each('{', m.piece) })
 	case "contentBlockDelta":
-		m.read(ev.Data, "delta", func() { m.members('{', m.piece) })
+		m.read(ev.Data, "delta", func() { m.Each('{', m.piece) })
 	case "messageStop":
 		m.facts.Finished = true
 	case "metadata":
@@ -96,7 +94,7 @@ func (m *meter) read(text []byte, name string, each func()) {
 
 // within calls each for one member of the next value, if that is an object.
 func (m *meter) within(name string, each func()) {
-	m.members('{', func() {
+	m.Each('{', func() {
 		if string(m.Name()) == name {
 			each()
 		} else {
@@ -105,19 +103,8 @@ func (m *meter) within(name string, each func()) {
 	})
 }
 
-// members calls each for everything in the next value, if it is of the kind; else it is skipped.
-func (m *meter) members(kind jsontext.Kind, each func()) {
-	if m.Kind() != kind {
-		m.Skip()
-		return
-	}
-	for m.Enter(kind); m.Next(); {
-		each()
-	}
-}
-
 // block reads what the model wrote in a content block.
-func (m *meter) block() { m.members('{', m.piece) }
+func (m *meter) block() { m.Each('{', m.piece) }
 
 // piece adds up what the model wrote: text, thoughts, the names and inputs of tools. Inputs are objects in whole answers and
 // pieces of text in streams.
@@ -126,7 +113,7 @@ func (m *meter) piece() {
 	case "text":
 		m.facts.OutputLen += int64(len(m.Text()))
 	case "toolUse":
-		m.members('{', func() {
+		m.Each('{', func() {
 			switch name := string(m.Name()); {
 			case name == "name", name == "input" && m.Kind() == '"':
 				m.facts.OutputLen += int64(len(m.Text()))
@@ -137,7 +124,7 @@ func (m *meter) piece() {
 			}
 		})
 	case "reasoningContent":
-		m.members('{', func() {
+		m.Each('{', func() {
 			switch string(m.Name()) {
 			case "text":
 				m.facts.OutputLen += int64(len(m.Text()))
@@ -211,18 +198,10 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 
 // readDetails finds what was written for an hour in [{"ttl":"1h","inputTokens":1}].
 func (u *reported) readDetails(s *jsonscan.Scanner) {
-	if s.Kind() != '[' {
-		s.Skip()
-		return
-	}
-	for s.Enter('['); s.Next(); {
-		if s.Kind() != '{' {
-			s.Skip()
-			continue
-		}
+	s.Each('[', func() {
 		var ttl string
 		var n providers.Count
-		for s.Enter('{'); s.Next(); {
+		s.Each('{', func() {
 			switch string(s.Name()) {
 			case "ttl":
 				ttl = string(s.Text())
@@ -231,11 +210,11 @@ func (u *reported) readDetails(s *jsonscan.Scanner) {
 			default:
 				s.Skip()
 			}
-		}
+		})
 		if ttl == "1h" {
 			u.Write1h = n
 		}
-	}
+	})
 }
 
 // quantities returns the counts as disjoint quantities. ok is false where they make no sense.

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"strconv"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
@@ -108,7 +106,7 @@ func (m *meter) answer() {
 
 // feedback reads why a prompt was refused, if it was.
 func (m *meter) feedback() {
-	m.members('{', func() {
+	m.Each('{', func() {
 		if string(m.Name()) == "blockReason" {
 			m.blocked = len(m.Text()) > 0 || m.blocked
 		} else {
@@ -155,14 +153,14 @@ func (m *meter) conclude(whole bool) {
 }
 
 func (m *meter) candidates() {
-	m.members('[', m.candidate)
+	m.Each('[', m.candidate)
 }
 
 // candidate reads a piece of one of the answers. One without an index is the first.
 func (m *meter) candidate() {
 	var index int
 	var ended bool
-	m.members('{', func() {
+	m.Each('{', func() {
 		switch string(m.Name()) {
 		case "index":
 			if n, err := strconv.Atoi(string(m.Raw())); err == nil {
@@ -184,12 +182,12 @@ func (m *meter) candidate() {
 
 // content adds up what the model wrote: text, thoughts, the names and arguments of calls.
 func (m *meter) content() {
-	m.members('{', func() {
+	m.Each('{', func() {
 		if string(m.Name()) != "parts" {
 			m.Skip()
 			return
 		}
-		m.members('[', func() { m.members('{', m.part) })
+		m.Each('[', func() { m.Each('{', m.part) })
 	})
 }
 
@@ -198,7 +196,7 @@ func (m *meter) part() {
 	case "text":
 		m.facts.OutputLen += int64(len(m.Text()))
 	case "functionCall":
-		m.members('{', func() {
+		m.Each('{', func() {
 			switch string(m.Name()) {
 			case "name":
 				m.facts.OutputLen += int64(len(m.Text()))
@@ -210,16 +208,5 @@ func (m *meter) part() {
 		})
 	default:
 		m.Skip()
-	}
-}
-
-// members calls each for everything in the next value, if it is of the kind; else it is skipped.
-func (m *meter) members(kind jsontext.Kind, each func()) {
-	if m.Kind() != kind {
-		m.Skip()
-		return
-	}
-	for m.Enter(kind); m.Next(); {
-		each()
 	}
 }

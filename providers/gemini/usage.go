@@ -80,18 +80,10 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 // read adds up a list of {"modality":"AUDIO","tokenCount":1}; anything else, null above all, is skipped.
 func (m *modalities) read(s *jsonscan.Scanner) {
 	*m = modalities{}
-	if s.Kind() != '[' {
-		s.Skip()
-		return
-	}
-	for s.Enter('['); s.Next(); {
-		if s.Kind() != '{' {
-			s.Skip()
-			continue
-		}
+	s.Each('[', func() {
 		var kind string
 		var count providers.Count
-		for s.Enter('{'); s.Next(); {
+		s.Each('{', func() {
 			switch string(s.Name()) {
 			case "modality":
 				kind = string(s.Text())
@@ -100,7 +92,7 @@ func (m *modalities) read(s *jsonscan.Scanner) {
 			default:
 				s.Skip()
 			}
-		}
+		})
 		m.Bad = m.Bad || count.Bad
 		switch {
 		case count.Bad:
@@ -109,7 +101,7 @@ func (m *modalities) read(s *jsonscan.Scanner) {
 		case kind == "IMAGE":
 			m.Image = min(m.Image+count.N, governance.MaxTokens)
 		}
-	}
+	})
 }
 
 // nonsense reports whether the prompt is not counted, or a count is negative, no whole number or absurd.

@@ -35,21 +35,12 @@ func (m *audioMeter) Facts() providers.Facts {
 
 // Body implements providers.Meter. A transcript that is plain text, such as subtitles, says nothing of its usage.
 func (m *audioMeter) Body(b []byte) {
-	if failed, whole := m.object(b, nil); whole && !failed {
-		m.facts.Terminal = true
-	}
+	m.body(b, m.object)
 }
 
 // Event implements providers.Meter.
 func (m *audioMeter) Event(ev sse.Event) {
-	switch {
-	case string(bytes.TrimSpace(ev.Data)) == "[DONE]":
-		m.facts.Terminal = true
-	case isObject(ev.Data):
-		m.object(ev.Data, ev.Name)
-	case string(ev.Name) == "error" && len(ev.Data) > 0:
-		m.facts.ErrorBody = bytes.Clone(ev.Data)
-	}
+	m.event(ev, m.object)
 }
 
 func (m *audioMeter) object(text, event []byte) (failed, whole bool) {

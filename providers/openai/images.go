@@ -29,22 +29,13 @@ func (m *imageMeter) Facts() providers.Facts {
 
 // Body implements providers.Meter.
 func (m *imageMeter) Body(b []byte) {
-	if failed, whole := m.object(b, nil); whole && !failed {
-		m.facts.Terminal = true
-	}
+	m.body(b, m.object)
 }
 
 // Event implements providers.Meter. A request for several pictures has several events that say completed, so that only the
 // end of the stream is its end.
 func (m *imageMeter) Event(ev sse.Event) {
-	switch {
-	case string(bytes.TrimSpace(ev.Data)) == "[DONE]":
-		m.facts.Terminal = true
-	case isObject(ev.Data):
-		m.object(ev.Data, ev.Name)
-	case string(ev.Name) == "error" && len(ev.Data) > 0:
-		m.facts.ErrorBody = bytes.Clone(ev.Data)
-	}
+	m.event(ev, m.object)
 }
 
 func (m *imageMeter) object(text, event []byte) (failed, whole bool) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/jsonscan"
+	"github.com/tollgate-gateway/tollgate/internal/sse"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -25,6 +26,25 @@ func (m *found) result() providers.Facts {
 	f := m.facts
 	f.Usage.ServiceTier = m.tier
 	return f
+}
+
+// body reads a whole answer by what reads its object. read tells whether that is an error, and whether it is whole.
+func (m *found) body(b []byte, read func(text, event []byte) (failed, whole bool)) {
+	if failed, whole := read(b, nil); whole && !failed {
+		m.facts.Terminal = true
+	}
+}
+
+// event reads an event of a stream in the same way.
+func (m *found) event(ev sse.Event, read func(text, event []byte) (failed, whole bool)) {
+	switch {
+	case string(bytes.TrimSpace(ev.Data)) == "[DONE]":
+		m.facts.Terminal = true
+	case isObject(ev.Data):
+		read(ev.Data, ev.Name)
+	case string(ev.Name) == "error" && len(ev.Data) > 0:
+		m.facts.ErrorBody = bytes.Clone(ev.Data)
+	}
 }
 
 // usage reads the next value as a usage object: the last one counts. It reports whether it was one; null is none.
