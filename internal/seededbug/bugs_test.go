@@ -209,4 +209,74 @@ var bugs = []bug{
 		swaps: []swap{{functions, "    IF (midnight - interval '1 hour') AT TIME ZONE", "    IF false AND (midnight - interval '1 hour') AT TIME ZONE"}},
 		red:   map[string][]string{ledgerSuite: {"TestWindowStart_EqualsMeter"}},
 	},
+	{
+		name: "what the cache served is counted twice", wrong: "tokens of the prompt that OpenAI has served from its cache are charged as input, too",
+		swaps: []swap{{"providers/openai/usage.go", "cached > 0 && u.Total.Given && u.Total.N == prompt+cached+answer {", "cached > 0 {"}},
+		red:   map[string][]string{openaiSuite: {"TestF019_F020_F022_F034_UsageInDisjointQuantities", "TestF019_PartsAddUpToTheTotal"}},
+	},
+	{
+		name: "thoughts are free", wrong: "what Gemini has thought is not counted",
+		swaps: []swap{{"providers/gemini/usage.go", "q[governance.UnitReasoning] = u.Thoughts.N", "q[governance.UnitReasoning] = 0"}},
+		red:   map[string][]string{geminiSuite: {"TestF019_F020_F034_UsageInDisjointQuantities"}},
+	},
+	{
+		name: "the first usage counts", wrong: "the placeholder that Anthropic's streams begin with is taken for their output",
+		swaps: []swap{{"providers/anthropic/meter.go", "m.conclude(false)", "m.conclude(true)"}},
+		red:   map[string][]string{anthropicSuite: {"TestF004_F005_F064_TheLastUsageOfAStreamCounts"}},
+	},
+	{
+		name: "batches at full price", wrong: "the price book has no price of its own for slow tiers",
+		swaps: []swap{{"internal/pricebook/pricebook.go", "t.Prices[u] = (t.Prices[u] + 1) / 2", "t.Prices[u] += 0"}},
+		red:   map[string][]string{bookSuite: {"TestLoad_SlowTiersAreHalfPriced"}},
+	},
+	{
+		name: "a tier of a batch begins one token late", wrong: "requests of a batch that just reach a dearer tier are priced by the cheaper one",
+		swaps: []swap{{"governance/batch.go", "if b.Charges[i].FromInput <= input {", "if b.Charges[i].FromInput < max(input, 1) {"}},
+		red:   map[string][]string{priceSuite: {"TestBatch_SettlementsAreTheSumOfTheAnswers"}},
+	},
+	{
+		name: "a batch keeps what it did not need", wrong: "tiers that no answer of a batch has reached are booked as rows",
+		swaps: []swap{{"governance/batch.go", "if answers == 0 && i == 0 {", "if i == 0 || answers > 0 {"}},
+		red:   map[string][]string{priceSuite: {"TestBatch_SettlementsAreTheSumOfTheAnswers"}},
+	},
+	{
+		name: "a tier is forgotten", wrong: "pictures are priced as the cheapest of their kind",
+		swaps: []swap{{"gateway/media.go", "	a.ending.Tier = d.Tier\n", "	_ = d.Tier\n"}},
+		red:   map[string][]string{gatewaySuite: {"TestImages_TiersByQualityAndSize"}},
+	},
+	{
+		name: "pieces without a price are free", wrong: "pictures whose price is by the token cost nothing where no tokens were reported",
+		swaps: []swap{{"governance/settlement.go", "if !e.Counted.pricedBy(&prices) {", "if false && !e.Counted.pricedBy(&prices) {"}},
+		red:   map[string][]string{gatewaySuite: {"TestImages_WithoutTheTokensOfTheirPrice"}},
+	},
+	{
+		name: "the cache asks nobody", wrong: "an answer from the cache takes no request of any limit",
+		swaps: []swap{{"gateway/cached.go", "if isRequest(&all[i]) {", "if false {"}},
+		red:   map[string][]string{gatewaySuite: {"TestAnAnswerFromTheCacheNeedsARequest"}},
+	},
+	{
+		name: "the cache charges again", wrong: "an answer from the cache is booked like one of the provider",
+		swaps: []swap{{"gateway/cached.go", "CacheHit: true}", "Terminal: true, Written: true}"}},
+		red:   map[string][]string{gatewaySuite: {"TestAnEqualCallIsAnsweredAgain"}},
+	},
+	{
+		name: "one cache for all", wrong: "organizations are given each other's answers",
+		swaps: []swap{{"plugins/cache/cache.go", "	number(c.Principal.Organization.Num)\n	switch", "	switch"}},
+		red:   map[string][]string{cacheSuite: {"TestT19_PrincipalsThatDoNotShareNeverMeet"}},
+	},
+	{
+		name: "answers outlive their policy", wrong: "an answer that was made under other guardrails is given again",
+		swaps: []swap{{"plugins/cache/cache.go", "	part(c.Policy)\n", ""}},
+		red:   map[string][]string{cacheSuite: {"TestWhatIsNoEqualCall"}},
+	},
+	{
+		name: "a word slips through", wrong: "guardrails judge each frame of a stream by itself",
+		swaps: []swap{{"plugins/guardrail/scanner.go", "limit = s.trackers[i].undecided(limit)", "_ = s.trackers[i].undecided(limit)"}},
+		red:   map[string][]string{guardSuite: {"TestF146_AWordSplitOverFramesDoesNotSlipThrough", "TestF146_PiecesMakeNoDifference"}},
+	},
+	{
+		name: "the last target is put aside", wrong: "where every target fails, calls are refused without being tried",
+		swaps: []swap{{"gateway/forward.go", "		if i < well {", "		if i >= 0 || i < well {"}, {"gateway/forward.go", "!ok && i+1 < len(targets) {", "!ok {"}},
+		red:   map[string][]string{gatewaySuite: {"TestF218_ABrokenTargetIsNotTriedByEachCall"}},
+	},
 }

@@ -33,7 +33,9 @@ const checkWait = 4 * time.Minute
 // TestSeededBugs plants each bug and wants its checks to fail. The first run is without any bug: it must pass, or the
 // failures of the others would mean nothing.
 func TestSeededBugs(t *testing.T) {
-	suites := []string{ledgerSuite, gatewaySuite, moneySuite, priceSuite, windowSuite}
+	suites := []string{
+		ledgerSuite, gatewaySuite, moneySuite, priceSuite, windowSuite, bookSuite, openaiSuite, anthropicSuite, geminiSuite, cacheSuite, guardSuite,
+	}
 	if !*all {
 		suites = nil
 	}
@@ -117,7 +119,7 @@ func (b *bug) run(t *testing.T, suite string, checks []string) []string {
 	ctx, cancel := context.WithTimeout(t.Context(), checkWait+time.Minute)
 	defer cancel()
 	test := exec.CommandContext(ctx, binary, "-test.run", pattern, "-test.timeout", checkWait.String(), "-rapid.nofailfile", "-rapid.shrinktime=0s")
-	if suite == gatewaySuite {
+	if slices.Contains(withoutRapid, suite) { // they know no flags of it
 		test.Args = test.Args[:len(test.Args)-2]
 	}
 	test.Dir = filepath.Join(root, suite)
@@ -220,7 +222,7 @@ func contains(all, some []string) bool {
 // page writes the table of what noticed what.
 func page(caught []map[string][]string) []byte {
 	var b bytes.Buffer
-	b.WriteString("# Seeded bugs\n\nWould the checks of the ledger notice if it were wrong? `make mutants` plants each of these bugs in a build of its own, runs the\n" +
+	b.WriteString("# Seeded bugs\n\nWould the checks of what touches money notice if it were wrong? `make mutants` plants each of these bugs in a build of its own, runs the\n" +
 		"checks in bold and wants each of them to fail; without a bug all of them must pass. A bug is a text that takes another\n" +
 		"one's place in the compiler's overlay, so nothing of it is in any build of the product. The list is\n" +
 		"[internal/seededbug/bugs_test.go](../internal/seededbug/bugs_test.go); this page is made from a run (`make mutants WRITE=1`).\n\n")

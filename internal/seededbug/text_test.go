@@ -16,13 +16,22 @@ const root = "../.."
 
 // The suites that checks belong to.
 const (
-	ledgerSuite  = "governance/pgstore/ledger"
-	gatewaySuite = "gateway"
-	moneySuite   = "internal/money"
-	priceSuite   = "governance"
-	windowSuite  = "governance/meter"
-	chaosSuite   = "internal/chaos/run" // its checks are profiles
+	ledgerSuite    = "governance/pgstore/ledger"
+	gatewaySuite   = "gateway"
+	moneySuite     = "internal/money"
+	priceSuite     = "governance"
+	windowSuite    = "governance/meter"
+	bookSuite      = "internal/pricebook"
+	openaiSuite    = "providers/openai"
+	anthropicSuite = "providers/anthropic"
+	geminiSuite    = "providers/gemini"
+	cacheSuite     = "plugins/cache"
+	guardSuite     = "plugins/guardrail"
+	chaosSuite     = "internal/chaos/run" // its checks are profiles
 )
+
+// withoutRapid are the suites that check no properties.
+var withoutRapid = []string{gatewaySuite, bookSuite, geminiSuite}
 
 // plant returns the sources that a bug changes, as it makes them.
 func (b *bug) plant(t *testing.T) map[string]string {
