@@ -12,8 +12,11 @@ import (
 // stay makes a call that goes on from a stored response go to the target that has it (F110), whatever weights and breakers say.
 // A response that its organization does not have is unknown, although the provider's account may hold it for another one.
 func (c *call) stay() error {
-	if c.g.responses == nil || c.route.dialect != providers.OpenAIResponses {
+	if c.route.dialect != providers.OpenAIResponses {
 		return nil
+	}
+	if err := c.answersHere(); err != nil || c.g.responses == nil {
+		return err
 	}
 	store, given, err := c.Body.Bool("store")
 	if err != nil {
@@ -40,6 +43,22 @@ func (c *call) stay() error {
 		return invalid(member, "The previous response was made by a target that does not serve the model any more. Send the whole conversation as input.")
 	}
 	c.Resolved.Targets = []*governance.Target{t}
+	return nil
+}
+
+// answersHere refuses responses that go on at the provider after their answer, where nobody would learn what they have used, and
+// conversations that are kept there: none can be begun through the gateway, so nobody knows whose one is.
+func (c *call) answersHere() error {
+	background, _, err := c.Body.Bool("background")
+	if err != nil {
+		return unreadable(err)
+	}
+	if background {
+		return invalid("background", "Responses in the background are not supported. Ask for a stream instead.")
+	}
+	if raw, given := c.Body.Get("conversation"); given && string(raw) != "null" {
+		return invalid("conversation", "Conversations that the provider keeps are not supported. Send previous_response_id, or the whole conversation as input.")
+	}
 	return nil
 }
 

@@ -126,6 +126,24 @@ func TestF110_WhatIsNotStoredIsNotRemembered(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, b.post("/v1/responses", `{"model":"m","previous_response_id":7,"input":"hi"}`).StatusCode)
 }
 
+// TestResponsesThatGoOnElsewhereAreRefused: what they use later nobody would learn here, and whose a conversation is nobody knows.
+func TestResponsesThatGoOnElsewhereAreRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) { s.model("m", "small") })
+	for member, bad := range map[string][]string{
+		"background": {"true", "7"}, "conversation": {`"conv_1"`, `{"id":"conv_1"}`},
+	} {
+		for _, value := range bad {
+			a := b.post("/v1/responses", `{"model":"m","input":"hi","`+member+`":`+value+`}`)
+			require.Equal(t, http.StatusBadRequest, a.StatusCode, a.text())
+			require.Equal(t, member, *a.failure(t).Param)
+		}
+	}
+	require.Zero(t, b.mock.Counts().Count)
+	require.Empty(t, b.ledger.admitted())
+	require.Equal(t, http.StatusOK, b.post("/v1/responses", `{"model":"m","input":"hi","background":false,"conversation":null}`).StatusCode)
+}
+
 // TestF110_AStoreThatIsAwayHoldsUpNoAnswer, and sends nobody to where the response may not be.
 func TestF110_AStoreThatIsAwayHoldsUpNoAnswer(t *testing.T) {
 	t.Parallel()
