@@ -29,7 +29,7 @@ func (c *call) stay() error {
 		return unreadable(err)
 	}
 	if id == "" {
-		return nil
+		return c.unseal()
 	}
 	num, err := c.g.responses.Target(c.ctx(), c.Principal.Organization.Num, id)
 	switch {
@@ -43,6 +43,42 @@ func (c *call) stay() error {
 		return invalid(member, "The previous response was made by a target that does not serve the model any more. Send the whole conversation as input.")
 	}
 	c.Resolved.Targets = []*governance.Target{t}
+	return nil
+}
+
+// unseal makes a call that sends back what a provider has encrypted for itself, reasoning above all, go to that provider: no
+// other one could read it (F110). What is not known here goes wherever it would.
+func (c *call) unseal() error {
+	const member = "input"
+	input, _ := c.Body.Get(member)
+	if len(c.Resolved.Targets) < 2 {
+		return nil
+	}
+	seal := providers.LastSealed(input)
+	if seal == "" {
+		return nil
+	}
+	num, err := c.g.responses.Target(c.ctx(), c.Principal.Organization.Num, seal)
+	if errors.Is(err, governance.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return orUnavailable(err)
+	}
+	origin := c.Catalog.Target(num)
+	if origin == nil {
+		return nil
+	}
+	var able []*governance.Target
+	for _, t := range c.Resolved.Targets {
+		if t.Provider.Num == origin.Provider.Num {
+			able = append(able, t)
+		}
+	}
+	if len(able) == 0 {
+		return invalid(member, "The encrypted content of the input was made by a provider that does not serve the model. Leave items with encrypted_content out.")
+	}
+	c.Resolved.Targets = able
 	return nil
 }
 
@@ -62,15 +98,25 @@ func (c *call) answersHere() error {
 	return nil
 }
 
-// remember notes where a response is, before its end goes out: who goes on from it may come to another replica at once. An answer
-// does not wait for it longer than for its settlement.
+// remember notes where a response is, and what was encrypted in it, before its end goes out: who goes on from it may come to
+// another replica at once. An answer does not wait for it longer than for its settlement.
 func (c *call) remember(a *attempt, facts *providers.Facts) {
-	if !c.stores || facts.ID == "" || a.answer != nil || c.g.responses == nil {
+	if c.route.dialect != providers.OpenAIResponses || a.answer != nil || c.g.responses == nil {
+		return
+	}
+	var names []string
+	if c.stores && facts.ID != "" {
+		names = append(names, facts.ID)
+	}
+	if facts.Sealed != "" && len(c.Resolved.Model.Targets) > 1 {
+		names = append(names, facts.Sealed)
+	}
+	if len(names) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), c.g.cfg.AnswerHold)
 	defer cancel()
-	if err := c.g.responses.Remember(ctx, c.Principal.Organization.Num, facts.ID, a.target.Num); err != nil {
+	if err := c.g.responses.Remember(ctx, c.Principal.Organization.Num, a.target.Num, names...); err != nil {
 		log := c.log.Sample(c.g.chain.sampler)
 		log.Warn().Err(err).Str(lognames.Target, a.target.ID).Msg("stored response not remembered")
 	}

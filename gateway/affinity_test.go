@@ -22,13 +22,15 @@ type shelf struct {
 	fail error
 }
 
-func (s *shelf) Remember(_ context.Context, organization int64, response string, target int64) error {
+func (s *shelf) Remember(_ context.Context, organization, target int64, responses ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at == nil {
 		s.at = make(map[string]int64)
 	}
-	s.at[fmt.Sprint(organization, response)] = target
+	for _, response := range responses {
+		s.at[fmt.Sprint(organization, response)] = target
+	}
 	return s.fail
 }
 
@@ -90,6 +92,51 @@ func TestF110_WhoGoesOnFromAResponseGoesToItsTarget(t *testing.T) {
 		a := b.post("/v1/responses", `{"model":"first","previous_response_id":"`+id+`","input":"go on"}`)
 		require.Equal(t, http.StatusBadRequest, a.StatusCode, "another model, which that target does not serve")
 		require.Equal(t, "previous_response_id", *a.failure(t).Param)
+	}
+}
+
+// TestF110_EncryptedReasoningGoesBackToItsProvider: no other one can read it. What keeps no response sends its reasoning along.
+func TestF110_EncryptedReasoningGoesBackToItsProvider(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{"false", "true"} {
+		known := &shelf{}
+		b := start(t, func(s *setup) {
+			s.responses = known
+			s.config.BreakerFailures = 0
+			s.model("m", "status(500)", "small", "twin", "other")
+			s.targets[2].Provider = s.targets[1].Provider
+			s.model("others", "small", "small")
+			s.model("alone", "small")
+		})
+		ask := func(model, input string) answer {
+			return b.post("/v1/responses", `{"model":"`+model+`","store":false,"stream":`+stream+`,"include":["reasoning.encrypted_content"],"input":`+input+`}`)
+		}
+		item := func(content string) string {
+			return `[{"role":"user","content":"hi"},{"type":"reasoning","summary":[],"encrypted_content":"stale"},` +
+				`{"type":"reasoning","summary":[],"encrypted_content":` + content + `},{"role":"user","content":"go on"}]`
+		}
+		first := ask("m", `"hi"`)
+		require.Equal(t, http.StatusOK, first.StatusCode, first.text())
+		_, rest, _ := strings.Cut(first.text(), `"encrypted_content":"sealed-`)
+		number, _, ok := strings.Cut(rest, `"`)
+		require.True(t, ok, first.text())
+		require.Equal(t, 1, known.len(), "the reasoning, and not the response")
+		for range 5 {
+			sent := len(b.sent())
+			require.Equal(t, http.StatusOK, ask("m", item(`"sealed-`+number+`"`)).StatusCode)
+			require.Contains(t, string(b.sent()[sent].Body), `"mock-small"`)
+			require.Len(t, b.sent(), sent+1)
+		}
+
+		a := ask("others", item(`"sealed-`+number+`"`))
+		require.Equal(t, http.StatusBadRequest, a.StatusCode, a.text())
+		require.Equal(t, "input", *a.failure(t).Param)
+		for _, odd := range []string{`"of somebody else"`, `""`, "null", "7"} {
+			require.Equal(t, http.StatusOK, ask("others", item(odd)).StatusCode, odd)
+		}
+		kept := known.len()
+		require.Equal(t, http.StatusOK, ask("alone", `"hi"`).StatusCode)
+		require.Equal(t, kept, known.len(), "where there is one target there is nothing to remember")
 	}
 }
 

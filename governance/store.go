@@ -147,8 +147,9 @@ type Catalogs interface {
 // StoredResponses remembers which target has a response that its provider keeps, for as long as providers do. Ids of responses
 // are known to their own organization alone: provider accounts are shared.
 type StoredResponses interface {
-	// Remember notes where a response is. A repeat changes nothing.
-	Remember(ctx context.Context, organization int64, response string, target int64) error
+	// Remember notes where responses are, or what else only the target's provider has the means to go on from. A repeat changes
+	// nothing.
+	Remember(ctx context.Context, organization, target int64, responses ...string) error
 	// Target returns the row number of the target that has it. ErrNotFound: the organization has no such response.
 	Target(ctx context.Context, organization int64, response string) (int64, error)
 }

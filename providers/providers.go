@@ -136,6 +136,9 @@ type Facts struct {
 	OutputLen int64 // bytes of output text, reasoning and tool arguments that were relayed, for estimates
 	Model     string
 	ID        string // of a response that the provider may keep; "": it has none, or its dialect keeps nothing
+	// Sealed is the SHA-256, in hex, of the last content that the provider has encrypted for itself: whoever sends it back must
+	// send it there. "": there is none.
+	Sealed    string
 	ErrorBody []byte // the error object of an answer that is an error although its status is 200; nil: none
 	// UsageOnly says that the last event carries nothing but usage (ruling 36) and may be withheld if the client did not ask.
 	UsageOnly bool

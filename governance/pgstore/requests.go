@@ -187,10 +187,14 @@ var _ governance.StoredResponses = (*StoredResponses)(nil)
 func NewStoredResponses(pool *pgxpool.Pool) *StoredResponses { return &StoredResponses{pool} }
 
 // Remember implements governance.StoredResponses.
-func (s *StoredResponses) Remember(ctx context.Context, organization int64, response string, target int64) error {
-	hash := sha256.Sum256([]byte(response))
+func (s *StoredResponses) Remember(ctx context.Context, organization, target int64, responses ...string) error {
+	hashes := make([][]byte, len(responses))
+	for i, response := range responses {
+		hash := sha256.Sum256([]byte(response))
+		hashes[i] = hash[:]
+	}
 	_, err := read(ctx, s.pool, func(ctx context.Context, q querier) (int64, error) {
-		return exec(ctx, q, "stored_responses_add", args{"organization": organization, "response_hash": hash[:], "target": target})
+		return exec(ctx, q, "stored_responses_add", args{"organization": organization, "response_hashes": hashes, "target": target})
 	})
 	return err
 }

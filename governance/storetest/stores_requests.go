@@ -120,13 +120,15 @@ func responsesAreTheirOrganizations(t *testing.T, s Stores) {
 	}})
 	require.NoError(t, err)
 	one, two := m.Targets[0].Target.Num, m.Targets[1].Target.Num
-	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, "resp_1", one))
-	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, "resp_1", one), "a repeat")
-	require.NoError(t, s.Responses.Remember(t.Context(), foreign.Num, "resp_1", two), "another account may use the same id")
-	got, err := s.Responses.Target(t.Context(), home.Num, "resp_1")
-	require.NoError(t, err)
-	require.Equal(t, one, got)
-	got, err = s.Responses.Target(t.Context(), foreign.Num, "resp_1")
+	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, one, "resp_1", "sealed"))
+	require.NoError(t, s.Responses.Remember(t.Context(), home.Num, one, "resp_1"), "a repeat")
+	require.NoError(t, s.Responses.Remember(t.Context(), foreign.Num, two, "resp_1"), "another account may use the same id")
+	for _, id := range []string{"resp_1", "sealed"} {
+		got, err := s.Responses.Target(t.Context(), home.Num, id)
+		require.NoError(t, err)
+		require.Equal(t, one, got)
+	}
+	got, err := s.Responses.Target(t.Context(), foreign.Num, "resp_1")
 	require.NoError(t, err)
 	require.Equal(t, two, got)
 	for _, id := range []string{"resp_2", "resp_1 ", "RESP_1", "resp_\x00"} {

@@ -50,6 +50,7 @@ type body struct {
 	Instructions jsontext.Value `json:"instructions"`
 	Query        jsontext.Value `json:"query"`
 	Documents    jsontext.Value `json:"documents"`
+	Include      jsontext.Value `json:"include"`
 
 	raw      []byte
 	filename string // of a form's file

@@ -9,7 +9,8 @@
 // and at least 1, of the bytes of the prompt's text, which are the string values inside contents, systemInstruction,
 // messages, input, prompt, system, instructions, query and documents, except those of the members role, type, id, name, url, data, detail, media_type,
 // call_id and tool_call_id. Streams of chat and legacy completions carry usage only where stream_options.include_usage
-// asks for it, as OpenAI does: null in every frame, and a last frame with empty choices.
+// asks for it, as OpenAI does: null in every frame, and a last frame with empty choices. Responses have encrypted reasoning
+// where include asks for reasoning.encrypted_content.
 //
 // Every answer carries X-Mock-Request, the number of the request in the log, and X-Mock-Body-Sha256.
 //

@@ -1,6 +1,7 @@
 package mock
 
 import (
+	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -30,7 +31,8 @@ func (c *call) response(id, status, output string, u *usage) string {
 // responseParts are the pieces of one Responses answer.
 type responseParts struct {
 	id, status string
-	item       string // its one output item, complete
+	sealed     string // its encrypted reasoning, an output item before the other; "": it was not asked for
+	item       string // its other output item, complete
 	words      []string
 	usage      usage
 }
@@ -38,6 +40,9 @@ type responseParts struct {
 func (c *call) responseParts() responseParts {
 	words, missing := c.cut(1 << 30)
 	p := responseParts{id: "resp_mock_" + c.number(), status: "completed", words: words, usage: c.count(len(words))}
+	if bytes.Contains(c.body.Include, []byte(`"reasoning.encrypted_content"`)) {
+		p.sealed = `{"id":"rs_mock_` + c.number() + `","type":"reasoning","summary":[],"encrypted_content":"sealed-` + c.number() + `"}`
+	}
 	if use := c.script.tool; use != nil {
 		p.item = c.functionCall("completed", use.input)
 		return p
@@ -48,6 +53,14 @@ func (c *call) responseParts() responseParts {
 	p.item = `{"id":"msg_mock_` + c.number() + `","type":"message","status":"` + p.status + `","role":"assistant","content":[{"type":"output_text","text":` +
 		string(quote(strings.Join(words, ""))) + `,"annotations":[]}]}`
 	return p
+}
+
+// output is all of an answer's items.
+func (p *responseParts) output() string {
+	if p.sealed == "" {
+		return "[" + p.item + "]"
+	}
+	return "[" + p.sealed + "," + p.item + "]"
 }
 
 // functionCall is the output item of a tool's use.
@@ -61,7 +74,7 @@ func (c *call) createResponse() answer {
 		return c.refuse(http.StatusNotFound, "object", "Previous response with id '"+id+"' not found.")
 	}
 	p := c.responseParts()
-	body := c.response(p.id, p.status, "["+p.item+"]", &p.usage)
+	body := c.response(p.id, p.status, p.output(), &p.usage)
 	c.server.objects.put("responses", p.id, body)
 	if !c.body.Stream {
 		return unary(body)
@@ -84,23 +97,31 @@ func (c *call) responseEvents(p responseParts, body string) []namedEvent {
 		data := `{"type":"` + name + `","sequence_number":` + strconv.Itoa(len(events)) + "," + members + "}"
 		events = append(events, namedEvent{name, []byte(data)})
 	}
+	at := `"output_index":0,`
+	if p.sealed != "" {
+		at = `"output_index":1,`
+	}
 	item := `"msg_mock_` + c.number() + `"`
-	place := `"item_id":` + item + `,"output_index":0,"content_index":0,`
+	place := `"item_id":` + item + "," + at + `"content_index":0,`
 	text := string(quote(strings.Join(p.words, "")))
 	part := func(text string) string { return `"part":{"type":"output_text","text":` + text + `,"annotations":[]}` }
 
 	add("response.created", `"response":`+c.response(p.id, "in_progress", "[]", nil))
 	add("response.in_progress", `"response":`+c.response(p.id, "in_progress", "[]", nil))
+	if p.sealed != "" {
+		add("response.output_item.added", `"output_index":0,"item":{"id":"rs_mock_`+c.number()+`","type":"reasoning","summary":[],"encrypted_content":""}`)
+		add("response.output_item.done", `"output_index":0,"item":`+p.sealed)
+	}
 	if use := c.script.tool; use != nil {
-		place := `"item_id":"fc_mock_` + c.number() + `","output_index":0,`
-		add("response.output_item.added", `"output_index":0,"item":`+c.functionCall("in_progress", ""))
+		place := `"item_id":"fc_mock_` + c.number() + `",` + at
+		add("response.output_item.added", at+`"item":`+c.functionCall("in_progress", ""))
 		add("response.function_call_arguments.delta", place+`"delta":`+string(quote(use.input)))
 		add("response.function_call_arguments.done", place+`"arguments":`+string(quote(use.input)))
-		add("response.output_item.done", `"output_index":0,"item":`+p.item)
+		add("response.output_item.done", at+`"item":`+p.item)
 		add("response."+p.status, `"response":`+body)
 		return events
 	}
-	add("response.output_item.added", `"output_index":0,"item":{"id":`+item+`,"type":"message","status":"in_progress","role":"assistant","content":[]}`)
+	add("response.output_item.added", at+`"item":{"id":`+item+`,"type":"message","status":"in_progress","role":"assistant","content":[]}`)
 	add("response.content_part.added", place+part(`""`))
 	words := p.words
 	if c.script.giantLine > 0 {
@@ -111,7 +132,7 @@ func (c *call) responseEvents(p responseParts, body string) []namedEvent {
 	}
 	add("response.output_text.done", place+`"text":`+text)
 	add("response.content_part.done", place+part(text))
-	add("response.output_item.done", `"output_index":0,"item":`+p.item)
+	add("response.output_item.done", at+`"item":`+p.item)
 	add("response."+p.status, `"response":`+body)
 	return events
 }
@@ -136,7 +157,7 @@ func (p *player) websocket() {
 		var events []namedEvent
 		if kind := turn.body.member("type"); kind == "response.create" {
 			parts := turn.responseParts()
-			events = turn.responseEvents(parts, turn.response(parts.id, parts.status, "["+parts.item+"]", &parts.usage))
+			events = turn.responseEvents(parts, turn.response(parts.id, parts.status, parts.output(), &parts.usage))
 		} else {
 			events = []namedEvent{{"error", []byte(`{"type":"error","error":{"type":"invalid_request_error","code":"unknown_event","message":` + string(quote("Unknown event "+kind)) + `}}`)}}
 		}

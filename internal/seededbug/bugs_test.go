@@ -3,6 +3,7 @@ package seededbug_test
 // The files that bugs are planted in.
 const (
 	functions = "migrations/000003_ledger_functions.up.sql"
+	batches   = "migrations/000008_batches.up.sql" // which replaces ledger.expire
 	batchGo   = "governance/pgstore/ledger/batch.go"
 	laneGo    = "governance/pgstore/ledger/lane.go"
 )
@@ -160,7 +161,7 @@ var bugs = []bug{
 	},
 	{
 		name: "the living expire", wrong: "a process that is silent for a moment is taken for dead",
-		swaps: []swap{{functions, "OR p.beat_at + make_interval(secs => p.lease_seconds) < now_", "OR p.beat_at < now_"}},
+		swaps: []swap{{batches, "OR p.beat_at + make_interval(secs => p.lease_seconds) < now_", "OR p.beat_at < now_"}},
 		red:   map[string][]string{ledgerSuite: {"TestExpire_ClosesWhatADeadProcessLeft"}, chaosSuite: {"kills"}},
 	},
 	{

@@ -101,6 +101,10 @@ func (m *responsesMeter) item() bool {
 			tool = string(m.Text()) == "web_search_call"
 		case "action":
 			opened = m.action()
+		case "encrypted_content":
+			if text := m.Text(); len(text) > 0 {
+				m.facts.Sealed = providers.Seal(text)
+			}
 		default:
 			m.partOf(name)
 		}

@@ -42,7 +42,7 @@ WHERE (key_id, idempotency_key) IN (
 
 -- name: stored_responses_add
 INSERT INTO tollgate.stored_responses (organization_id, response_hash, target_id)
-VALUES (@organization::bigint, @response_hash::bytea, @target::bigint)
+SELECT @organization::bigint, h, @target::bigint FROM unnest(@response_hashes::bytea[]) AS h
 ON CONFLICT (organization_id, response_hash) DO NOTHING;
 
 -- name: stored_responses_find
