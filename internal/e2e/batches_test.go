@@ -548,6 +548,11 @@ func TestBatches_EndEarly(t *testing.T) {
 	require.Equal(t, 502, status)
 	require.Equal(t, 1, count(t, conn, "tollgate.batches WHERE state = 'creating'"))
 	require.Equal(t, 1, count(t, conn, "ledger.reservations WHERE state = 'open'"), "the provider may well have it")
+	var lost string
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT public_id FROM tollgate.batches WHERE state = 'creating'").Scan(&lost))
+	_, err = sdk.Batches.Cancel(t.Context(), lost)
+	status, _ = statusOf(t, err)
+	require.Equal(t, 404, status, "nobody was told of it yet")
 	f.due(conn)
 	f.eventually(60*time.Second, "the batch was found again and settled", func() bool { f.due(conn); return len(f.rows()) == rows+1 })
 	require.Equal(t, "0.0016", f.rows()[0]["cost_usd"], "%v", f.rows())
@@ -560,5 +565,43 @@ func TestBatches_EndEarly(t *testing.T) {
 		return count(t, conn, "ledger.reservations WHERE state = 'open'") == 0 && count(t, conn, "tollgate.batches WHERE state <> 'ended'") == 0
 	})
 	require.Len(t, f.rows(), rows+1)
+
+	// The provider has forgotten the batch: after its window it has ended, and what expired stands.
+	require.NoError(t, f.mock.SetBatches("in_progress"))
+	batch, err = createBatch(t.Context(), &sdk, four.ID)
+	require.NoError(t, err)
+	var upstream string
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT upstream_id FROM tollgate.batches WHERE public_id = $1", batch.ID).Scan(&upstream))
+	require.NoError(t, f.mock.SetScript(mock.Rule{Path: "/batches/" + upstream, Script: "status(404)"}))
+	f.due(conn)
+	f.eventually(60*time.Second, "the provider was asked in vain", func() bool {
+		return count(t, conn, "tollgate.batches WHERE state = 'open' AND looks > 0") == 1
+	})
+	require.Equal(t, 1, count(t, conn, "ledger.reservations WHERE state = 'open'"), "it may come back")
+	for _, table := range []string{"ledger.reservations", "tollgate.batches"} {
+		_, err = conn.Exec(t.Context(), "UPDATE "+table+" SET expires_at = now() - interval '1 second' WHERE state = 'open'")
+		require.NoError(t, err)
+	}
+	sweep(t, conn)
+	f.due(conn)
+	f.ended(&sdk, batch.ID, official.BatchStatusExpired)
+	require.Equal(t, 2, count(t, conn, "ledger.rows WHERE kind = 'expiry'"))
+
+	// The provider was deleted meanwhile: its batch is settled all the same.
+	batch, err = createBatch(t.Context(), &sdk, four.ID)
+	require.NoError(t, err)
+	_, models := f.admin(http.MethodGet, "models", nil)
+	for _, m := range items(models["items"]) {
+		status, _ := f.admin(http.MethodDelete, "models/"+text(m["id"]), nil)
+		require.Equal(t, http.StatusNoContent, status)
+	}
+	status, problem := f.admin(http.MethodDelete, "providers/"+f.provider, nil)
+	require.Equal(t, http.StatusNoContent, status, "%v", problem)
+	rows = len(f.rows())
+	require.NoError(t, f.mock.SetBatches("completed"))
+	f.due(conn)
+	f.ended(&sdk, batch.ID, official.BatchStatusCompleted)
+	require.Len(t, f.rows(), rows+1)
+	require.Equal(t, "0.0016", f.rows()[0]["cost_usd"])
 	f.requireBooksBalance()
 }
