@@ -170,7 +170,7 @@ func TestBoundsOfSizeAndOutput(t *testing.T) {
 func TestT24_MoreThanIsInspectedIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newPlugin(t)
-	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 256<<10) + `y"}]}`
+	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 1<<20) + `y"}]}`
 	all := guards(governance.ActionMask, words("never"))
 	require.NotNil(t, guard(t, s, call(t, governance.RouteChat, body, all)).Deny)
 	all = guards(governance.ActionMask, words("never"))
@@ -415,6 +415,69 @@ func TestToolCallsAndChoicesAreTextsOfTheirOwn(t *testing.T) {
 	}
 	require.Equal(t, map[int]string{0: "second", 1: "ret"}, content)
 	require.Equal(t, map[int]string{0: `{"a":"[masked]"}`, 1: `{"b":"ret"}`}, arguments)
+}
+
+// TestInputsOfToolsAreReadAsWhatTheyMean: they are JSON within a text, and a letter may be written as its number.
+func TestInputsOfToolsAreReadAsWhatTheyMean(t *testing.T) {
+	t.Parallel()
+	frames := map[string]func(piece string) string{
+		governance.RouteChat: func(piece string) string {
+			return `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":` + quote(piece) + `}}]}}]}` + "\n\n"
+		},
+		governance.RouteMessages: func(piece string) string {
+			return `data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":` + quote(piece) + `}}` + "\n\n"
+		},
+		governance.RouteResponses: func(piece string) string {
+			return `data: {"type":"response.function_call_arguments.delta","output_index":0,"delta":` + quote(piece) + `}` + "\n\n"
+		},
+	}
+	for route, frame := range frames {
+		for _, pieces := range [][]string{{`{"a":"\u0073ec`, `ret"}`}, {`{"a":"\u00`, `73ecret"}`}, {`{"a":"`, `\u0073\u0065\u0063\u0072\u0065\u0074`, `"}`}, {`{"a":"x\`, `nsecret"}`}} {
+			stream := ""
+			for _, p := range pieces {
+				stream += frame(p)
+			}
+			s := newPlugin(t)
+			c := call(t, route, `{"stream":true}`, guards(governance.ActionMask, words("secret")))
+			events, deny := streamed(t, s, c, stream)
+			require.Nil(t, deny)
+			all := ""
+			for _, ev := range events {
+				all += string(ev.Data) + "\n"
+			}
+			require.Contains(t, all, "[masked]", "%s %q", route, pieces)
+			require.NotContains(t, all, "cret")
+			require.NotContains(t, all, "u0074")
+		}
+	}
+	chat := frames[governance.RouteChat]
+	untouched := chat(`{"path":"C:\\u0041","q":"\"\n\t`) + chat(`\u000a"}`) + `data: {"choices":[{"index":0,"delta":{"content":"write \\u0041"}}]}` + "\n\n"
+	events, deny := streamed(t, newPlugin(t), call(t, governance.RouteChat, `{"stream":true}`, guards(governance.ActionMask, words("secret"))), untouched)
+	require.Nil(t, deny)
+	same := ""
+	for _, ev := range events {
+		same += string(ev.Raw)
+	}
+	require.Equal(t, untouched, same)
+	body := `{"choices":[{"message":{"content":"\\u0041","tool_calls":[{"function":{"arguments":"{\"a\":\"\\u0073ecret\"}"}}]}}]}`
+	v, err := newPlugin(t).GuardAnswer(call(t, governance.RouteChat, `{}`, guards(governance.ActionMask, words("secret")))).Whole(t.Context(), []byte(body))
+	require.NoError(t, err)
+	require.Equal(t, `{"choices":[{"message":{"content":"\\u0041","tool_calls":[{"function":{"arguments":"{\"a\":\"[masked]\"}"}}]}}]}`, string(v.Body))
+}
+
+// TestEventsThatAreNoJSONAreReadAsTexts: somebody may show them.
+func TestEventsThatAreNoJSONAreReadAsTexts(t *testing.T) {
+	t.Parallel()
+	stream := "data: a secret {\n\ndata: [DONE]\n\n"
+	events, deny := streamed(t, newPlugin(t), call(t, governance.RouteChat, `{"stream":true}`, guards(governance.ActionMask, words("secret"))), stream)
+	require.Nil(t, deny)
+	require.Len(t, events, 2)
+	require.Equal(t, "a [masked] {", string(events[0].Data))
+	_, deny = streamed(t, newPlugin(t), call(t, governance.RouteChat, `{"stream":true}`, guards(governance.ActionBlock, words("secret"))), stream)
+	require.NotNil(t, deny)
+	events, deny = streamed(t, newPlugin(t), call(t, governance.RouteChat, `{"stream":true}`, guards(governance.ActionBlock, words("absent"))), stream)
+	require.Nil(t, deny)
+	require.NotNil(t, events[0].Raw)
 }
 
 func TestWholeAnswers(t *testing.T) {

@@ -3,6 +3,8 @@ package guardrail
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"strings"
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/sse"
@@ -29,6 +31,7 @@ var _ plugins.AnswerJudge = (*judge)(nil)
 // in an event of the same form.
 type channel struct {
 	scanner *scanner
+	escapes *unescaper // of a tool's input; nil: the text is no JSON
 	name    []byte
 	data    []byte
 	edits   []edit // that leave nothing of the event's texts but the channel's
@@ -125,8 +128,11 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 	if j.broken != nil {
 		return plugins.StreamVerdict{}, j.broken
 	}
-	if len(bytes.TrimSpace(ev.Data)) == 0 {
+	switch data := bytes.TrimSpace(ev.Data); {
+	case len(data) == 0:
 		return plugins.StreamVerdict{Pass: true}, nil
+	case string(data) != done && !json.Valid(data):
+		return j.oddity(ev), nil
 	}
 	f := readFrame(j.call.Route, ev.Data)
 	var edits []edit
@@ -144,13 +150,13 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 				return j.deny(by), nil
 			}
 			c := j.channel(p.channel)
-			if text, by = c.scanner.push(p.text); by != nil {
+			if text, by = c.push(p.text); by != nil {
 				return j.deny(by), nil
 			}
 			c.owes = true
 			fresh = append(fresh, p.channel)
 			if f.closes(p.channel) {
-				rest, by := c.scanner.end()
+				rest, by := c.end()
 				if by != nil {
 					return j.deny(by), nil
 				}
@@ -187,6 +193,23 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 	return v, nil
 }
 
+// oddity judges an event that is no JSON, whatever clients make of it.
+func (j *judge) oddity(ev sse.Event) plugins.StreamVerdict {
+	text := string(ev.Data)
+	by := j.counts(text)
+	if by == nil {
+		text, by = newScanner(j.effects, j.hits.add).whole(text)
+	}
+	if by != nil {
+		return j.deny(by)
+	}
+	v := plugins.StreamVerdict{Tags: j.hits.tags(j.call), Pass: !j.acts || text == string(ev.Data)}
+	if !v.Pass {
+		v.Events = []sse.Event{{Name: ev.Name, Data: []byte(text)}}
+	}
+	return v
+}
+
 func unchanged(edits []edit) bool {
 	for i := range edits {
 		if edits[i].with != edits[i].text {
@@ -220,10 +243,34 @@ func (j *judge) channel(name string) *channel {
 	c := j.channels[name]
 	if c == nil {
 		c = &channel{scanner: newScanner(j.effects, j.hits.add)}
+		if strings.HasSuffix(name, "arguments") || strings.HasSuffix(name, "partial_json") {
+			c.escapes = &unescaper{}
+		}
 		j.channels[name] = c
 		j.order = append(j.order, name)
 	}
 	return c
+}
+
+// push adds a piece and returns what can be passed on.
+func (c *channel) push(piece string) (string, *rail) {
+	if c.escapes != nil {
+		piece = c.escapes.push(piece)
+	}
+	return c.scanner.push(piece)
+}
+
+// end returns what was held back.
+func (c *channel) end() (string, *rail) {
+	var text string
+	if c.escapes != nil {
+		var by *rail
+		if text, by = c.scanner.push(c.escapes.end()); by != nil {
+			return "", by
+		}
+	}
+	rest, by := c.scanner.end()
+	return text + rest, by
 }
 
 // keep notes the event that brought a piece, for what may be held back of it.
@@ -241,7 +288,7 @@ func (c *channel) keep(ev sse.Event, edits []edit, name string) {
 // rest returns an event with what was held back; none, where nothing was.
 func (c *channel) rest() ([]sse.Event, *rail) {
 	c.owes = false
-	text, by := c.scanner.end()
+	text, by := c.end()
 	if by != nil || text == "" {
 		return nil, by
 	}

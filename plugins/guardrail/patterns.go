@@ -19,6 +19,7 @@ type pattern struct {
 	re     *regexp.Regexp
 	prog   *syntax.Prog
 	begins *[utf8.RuneSelf]bool
+	within *stretches // nil: a match may depend on what is around it
 	// refine looks at a match within its text and returns where it really ends; false: it is none. Nil: all are.
 	refine func(text string, start, end int) (int, bool)
 }
@@ -61,11 +62,19 @@ func newPattern(text string, refine func(string, int, int) (int, bool)) (pattern
 	if err != nil {
 		return pattern{}, fmt.Errorf("compile pattern: %w", err)
 	}
-	return pattern{re: re, prog: prog, begins: firsts(prog), refine: refine}, nil
+	return pattern{re: re, prog: prog, begins: firsts(prog), within: stretchesOf(prog), refine: refine}, nil
 }
 
 // find returns the first match in text that begins at or behind from, with what lies before it as its context.
 func (p *pattern) find(text string, from int) (start, end int, ok bool) {
+	if p.within != nil {
+		for start, end := p.within.next(text, from); start < end; start, end = p.within.next(text, end) {
+			if at := p.re.FindStringIndex(text[start:end]); at != nil {
+				return start + at[0], start + at[1], true
+			}
+		}
+		return 0, 0, false
+	}
 	context := 0
 	if from > 0 {
 		_, size := utf8.DecodeLastRuneInString(text[:from])
@@ -91,11 +100,9 @@ func keywords(words []string) (pattern, error) {
 		quoted = append(quoted, regexp.QuoteMeta(w))
 	}
 	whole := func(text string, start, end int) bool {
-		before, _ := utf8.DecodeLastRuneInString(text[:start])
-		behind, _ := utf8.DecodeRuneInString(text[end:])
 		first, _ := utf8.DecodeRuneInString(text[start:])
 		last, _ := utf8.DecodeLastRuneInString(text[:end])
-		return !(inWord(before) && inWord(first)) && !(inWord(behind) && inWord(last))
+		return !(endsInWord(text[:start]) && inWord(first)) && !(beginsInWord(text[end:]) && inWord(last))
 	}
 	refine := func(text string, start, end int) (int, bool) {
 		if whole(text, start, end) {
@@ -115,6 +122,22 @@ func keywords(words []string) (pattern, error) {
 }
 
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+func beginsInWord(text string) bool {
+	r, _ := utf8.DecodeRuneInString(text)
+	return inWord(r)
+}
+
+// endsInWord reports whether a text ends with a letter or a digit. The inputs and results of tools are JSON within a text: there a
+// new line is a backslash and an n, which is no letter.
+func endsInWord(text string) bool {
+	r, size := utf8.DecodeLastRuneInString(text)
+	if !inWord(r) {
+		return false
+	}
+	before := text[:len(text)-size]
+	return !strings.HasSuffix(before, `\`) || !strings.ContainsRune("nrtbf", r)
+}
 
 // named is a pattern that comes with the product.
 type named struct {
@@ -141,9 +164,7 @@ func builtin(all []named, wanted []string) ([]pattern, error) {
 // apart accepts a match that is no part of a longer word or number, and that ok accepts.
 func apart(ok func(match string) bool) func(string, int, int) (int, bool) {
 	return func(text string, start, end int) (int, bool) {
-		before, _ := utf8.DecodeLastRuneInString(text[:start])
-		behind, _ := utf8.DecodeRuneInString(text[end:])
-		return end, !inWord(before) && !inWord(behind) && ok(text[start:end])
+		return end, !endsInWord(text[:start]) && !beginsInWord(text[end:]) && ok(text[start:end])
 	}
 }
 
@@ -197,12 +218,12 @@ func luhn(number string) bool {
 
 // iban accepts a match, or its beginning where words follow that look like more of it, by its check digits (ISO 13616).
 func iban(text string, start, end int) (int, bool) {
-	if before, _ := utf8.DecodeLastRuneInString(text[:start]); inWord(before) {
+	if endsInWord(text[:start]) {
 		return 0, false
 	}
 	const least = 15
 	for ; len(strings.ReplaceAll(text[start:end], " ", "")) >= least; end-- {
-		if behind, _ := utf8.DecodeRuneInString(text[end:]); inWord(behind) || text[end-1] == ' ' {
+		if beginsInWord(text[end:]) || text[end-1] == ' ' {
 			continue
 		}
 		rest := 0

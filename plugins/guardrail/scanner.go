@@ -58,10 +58,14 @@ func (s *scanner) push(piece string) (out string, by *rail) {
 	return s.decide(limit, len(s.text)-limit > maxHeld)
 }
 
-// whole reads a text that comes in one piece.
+// whole reads a text that comes in one piece. One in which nothing is masked stays as it is, escapes included.
 func (s *scanner) whole(text string) (out string, by *rail) {
-	s.text = text
-	return s.decide(len(text), true)
+	s.text = unescaped(text)
+	plain := s.text
+	if out, by = s.decide(len(s.text), true); out == plain {
+		out = text
+	}
+	return out, by
 }
 
 // end returns the rest.
@@ -135,7 +139,7 @@ func (s *scanner) release(limit int) string {
 	return string(out)
 }
 
-// trim forgets what is decided but for its last rune, which is the context of what follows.
+// trim forgets what is decided but for its last two runes, which are the context of what follows: see endsInWord.
 func (s *scanner) trim() {
 	n := s.released
 	for _, from := range s.from {
@@ -144,8 +148,10 @@ func (s *scanner) trim() {
 	if n <= 0 || n > len(s.text) {
 		return
 	}
-	_, size := utf8.DecodeLastRuneInString(s.text[:n])
-	n -= size
+	for range 2 {
+		_, size := utf8.DecodeLastRuneInString(s.text[:n])
+		n -= size
+	}
 	s.text = s.text[n:]
 	s.released -= n
 	s.masked -= n

@@ -1,8 +1,12 @@
 package guardrail
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -52,6 +56,10 @@ func TestKeywordsAreWholeWords(t *testing.T) {
 		"in C++ and c++11":    "in [masked] and [masked]11",
 		"secret secret":       "[masked] [masked]",
 		"":                    "",
+		`{"a":"x\nsecret"}`:   `{"a":"x\n[masked]"}`,
+		`{"a":"nsecret"}`:     `{"a":"nsecret"}`,
+		`\u0073ecret \u00e9`:  "[masked] é",
+		`\u0073ecre \u00e9`:   `\u0073ecre \u00e9`,
 	} {
 		require.Equal(t, want, masked(t, text, r), text)
 	}
@@ -113,7 +121,7 @@ func TestF146_PiecesMakeNoDifference(t *testing.T) {
 		patterns(`a|ab|abc`), patterns(`(?s)b.*?c`),
 		{Type: governance.RuleSecrets},
 	}
-	texts := rapid.StringOfN(rapid.SampledFrom([]rune("aabbcc A秘\n.")), 0, 60, -1)
+	texts := rapid.StringOfN(rapid.SampledFrom([]rune("aabbcc A秘\n.\\n")), 0, 60, -1)
 	rapid.Check(t, func(t *rapid.T) {
 		var rails []*rail
 		for range rapid.IntRange(1, 3).Draw(t, "rails") {
@@ -167,6 +175,72 @@ func TestF146_PiecesMakeNoDifference(t *testing.T) {
 		}
 		require.True(t, strings.HasPrefix(text[:first], got), "%q is passed on of %q", got, text[:first])
 		require.Equal(t, first < len(text), by != nil)
+	})
+}
+
+// TestStretches_HideNoMatch: a search of the parts of a text that can hold a match finds what a search of all of it does.
+func TestStretches_HideNoMatch(t *testing.T) {
+	t.Parallel()
+	expressions := []string{
+		`a+b`, `[^b]{2}c`, `(?i)straße|kelvin`, `a.c`, `(?s)a.+c`, `(ab|ba)+`, `a?b?c`, `(?:a|bc){2,3}`, `\x{79d8}b`, `[a-c]{3}`, `(?i)k`, `[^\x00-\x{10FFFF}]`,
+	}
+	for _, n := range append(pii(), secrets()...) {
+		expressions = append(expressions, n.text)
+	}
+	var all, slow []pattern
+	for _, text := range expressions {
+		p, err := newPattern(text, nil)
+		require.NoError(t, err)
+		all = append(all, p)
+		p.within = nil
+		slow = append(slow, p)
+	}
+	texts := rapid.StringOfN(rapid.SampledFrom([]rune("aabbcc秘\n.@1234-: AKIAskſ\u212aß_\xff")), 0, 60, -1)
+	samples := []string{"me@example.org", "AKIAABCDEFGHIJKLMNOP", "4111 1111 1111 1111", "10.0.0.1", "::1", "DE89 3704 0044 0532 0130 00", "123-45-6789", "sk-abcdefghijklmnopqrstuvwx"}
+	rapid.Check(t, func(t *rapid.T) {
+		text := texts.Draw(t, "text") + rapid.SampledFrom(samples).Draw(t, "sample") + texts.Draw(t, "rest")
+		from := rapid.IntRange(0, len(text)).Draw(t, "from")
+		for from < len(text) && !utf8.RuneStart(text[from]) {
+			from++
+		}
+		for i := range all {
+			start, end, ok := all[i].find(text, from)
+			start2, end2, ok2 := slow[i].find(text, from)
+			require.Equal(t, []any{start2, end2, ok2}, []any{start, end, ok}, "%s in %q from %d", expressions[i], text, from)
+		}
+	})
+}
+
+// TestUnescaper_PiecesMakeNoDifference, and JSON means the same without the escapes.
+func TestUnescaper_PiecesMakeNoDifference(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`\u0041\u00e9`: "Aé", `\\u0041`: `\\u0041`, `\\\u0041`: `\\A`, `\ud83d\ude00!`: "😀!", `\ud83d x`: `\ud83d x`, `\ud83d\u0041`: `\ud83dA`,
+		`\ude00\ud83d`: `\ude00\ud83d`, `\u0022\u005C\u005c\u000a\u007f`: `\u0022\u005C\u005c\u000a\u007f`, `\u00`: `\u00`, `\uzzzz`: `\uzzzz`, `\`: `\`, `\u`: `\u`, `\ud83d\`: `\ud83d\`,
+	} {
+		require.Equal(t, want, unescaped(text), text)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{`\`, "u", "00", "41", "d83d", `\ude00`, `\u0022`, `"`, "é", `\n`}), 0, 12).Draw(t, "parts"), "")
+		want := unescaped(text)
+		var u unescaper
+		got := ""
+		for rest := text; rest != ""; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
+			got += u.push(rest[:n])
+			require.LessOrEqual(t, len(u.held), 2*escape)
+			rest = rest[n:]
+		}
+		require.Equal(t, want, got+u.end())
+		value := rapid.String().Draw(t, "value")
+		written := `"`
+		for _, unit := range utf16.Encode([]rune(value)) { // every character by its number
+			written += fmt.Sprintf(`\u%04x`, unit)
+		}
+		written += `"`
+		var read string
+		require.NoError(t, json.Unmarshal([]byte(unescaped(written)), &read), "%s", written)
+		require.Equal(t, value, read)
 	})
 }
 

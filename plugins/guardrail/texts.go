@@ -25,7 +25,7 @@ type place struct {
 var textNames = map[string]bool{
 	"content": true, "text": true, "refusal": true, "reasoning": true, "reasoning_content": true, "thinking": true,
 	"arguments": true, "partial_json": true, "delta": true, "input": true, "transcript": true,
-	"code": true, "output": true, "query": true, "queries": true, "command": true, "commands": true, "stdout": true, "stderr": true,
+	"cited_text": true, "title": true, "document_title": true, "snippet": true, "quote": true, "code": true, "output": true, "query": true, "queries": true, "command": true, "commands": true, "stdout": true, "stderr": true,
 }
 
 // textsIn lists the texts in a JSON document in their order. channel names the channel of the one at a path; "": it is whole.
@@ -167,11 +167,14 @@ type frame struct {
 	closes func(channel string) bool
 }
 
+// done is the data of the event that ends OpenAI's streams.
+const done = "[DONE]"
+
 // readFrame reads an event's data in the dialect of a route.
 func readFrame(route string, data []byte) frame {
 	all := func(string) bool { return true }
 	none := func(string) bool { return false }
-	if string(bytes.TrimSpace(data)) == "[DONE]" {
+	if string(bytes.TrimSpace(data)) == done {
 		return frame{closes: all}
 	}
 	switch route {
