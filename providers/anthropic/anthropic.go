@@ -4,13 +4,11 @@ package anthropic
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
-	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -51,11 +49,6 @@ const versionHeader = "Anthropic-Version"
 // translatedVersion is the version that requests in other dialects are translated to.
 const translatedVersion = "2023-06-01"
 
-// passed lists the client's headers that the upstream gets. Everything else, credentials above all, ends here.
-func passed() [5]string {
-	return [5]string{"Accept", versionHeader, "Anthropic-Beta", "Traceparent", "Tracestate"}
-}
-
 // NewRequest implements providers.Provider. Its errors never contain the URL, which may hold an account's name.
 func (p Provider) NewRequest(
 	ctx context.Context, up providers.Upstream, d providers.Dialect, client http.Header, body []byte,
@@ -65,22 +58,14 @@ func (p Provider) NewRequest(
 		return nil, fmt.Errorf("build upstream address: %w", err)
 	}
 	address.RawQuery = withBeta(address.RawQuery, up.ClientQuery)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(body))
+	req, err := providers.NewRequest(ctx, http.MethodPost, &address, "application/json", bytes.NewReader(body), client,
+		"Accept", versionHeader, "Anthropic-Beta", "Traceparent", "Tracestate")
 	if err != nil {
-		return nil, errors.New("build upstream request")
-	}
-	req.URL, req.Host = &address, address.Host
-	for _, name := range passed() {
-		if values := client.Values(name); len(values) > 0 {
-			req.Header[name] = append([]string(nil), values...)
-		}
+		return nil, err
 	}
 	if req.Header.Get(versionHeader) == "" {
 		req.Header.Set(versionHeader, translatedVersion)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer, and the client gets it as it came
-	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
 		req.Header.Set("X-Api-Key", up.Credential.Reveal())
 	}

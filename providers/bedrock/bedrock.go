@@ -9,10 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +20,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/tollgate-gateway/tollgate/internal/secret"
-	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -56,9 +55,6 @@ var (
 	errNoRegion = errors.New("neither the base URL nor the credential names a region")
 )
 
-// passed lists the client's headers that the upstream gets. Everything else, credentials above all, ends here.
-func passed() [2]string { return [2]string{"Traceparent", "Tracestate"} }
-
 // NewRequest implements providers.Provider. Access keys sign the request (Signature Version 4), API keys go with it. Errors
 // never contain the URL or the credential.
 func (p Provider) NewRequest(
@@ -74,23 +70,17 @@ func (p Provider) NewRequest(
 	if err := locate(address, up); err != nil {
 		return nil, fmt.Errorf("build upstream address: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(body))
+	req, err := providers.NewRequest(ctx, http.MethodPost, address, "application/json", bytes.NewReader(body), client, "Traceparent", "Tracestate")
 	if err != nil {
-		return nil, errors.New("build upstream request")
-	}
-	req.URL, req.Host = address, address.Host
-	req.Header.Set("Content-Type", "application/json")
-	if err := p.authorize(req, up.Credential, body); err != nil {
-		return nil, fmt.Errorf("authorize upstream request: %w", err)
+		return nil, err
 	}
 	// What is on the way to be changed, as a mesh does with traces, is not signed.
-	for _, name := range passed() {
-		if values := client.Values(name); len(values) > 0 {
-			req.Header[name] = slices.Clone(values)
-		}
+	signed := req.Clone(ctx)
+	signed.Header = http.Header{"Content-Type": req.Header["Content-Type"]}
+	if err := p.authorize(signed, up.Credential, body); err != nil {
+		return nil, fmt.Errorf("authorize upstream request: %w", err)
 	}
-	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer
-	req.Header.Set("User-Agent", "tollgate/"+version.Version)
+	maps.Copy(req.Header, signed.Header)
 	return req, nil
 }
 

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -44,9 +42,6 @@ func pathOf(d providers.Dialect) (string, error) {
 // errNoModel says that an upstream has no name of a model, which the URL wants.
 var errNoModel = errors.New("upstream model has no name")
 
-// passed lists the client's headers that the upstream gets. Everything else, credentials above all, ends here.
-func passed() [2]string { return [2]string{"Traceparent", "Tracestate"} }
-
 // NewRequest implements providers.Provider. The credential goes in a header and never in the URL, although Gemini takes it
 // there too. Errors never contain the URL.
 func (p Provider) NewRequest(
@@ -59,19 +54,10 @@ func (p Provider) NewRequest(
 	if err := locate(&address, up); err != nil {
 		return nil, fmt.Errorf("build upstream address: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(body))
+	req, err := providers.NewRequest(ctx, http.MethodPost, &address, "application/json", bytes.NewReader(body), client, "Traceparent", "Tracestate")
 	if err != nil {
-		return nil, errors.New("build upstream request")
+		return nil, err
 	}
-	req.URL, req.Host = &address, address.Host
-	for _, name := range passed() {
-		if values := client.Values(name); len(values) > 0 {
-			req.Header[name] = slices.Clone(values)
-		}
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer
-	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
 		req.Header.Set("X-Goog-Api-Key", up.Credential.Reveal())
 	}

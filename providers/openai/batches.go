@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -35,16 +34,13 @@ func (p Provider) NewResourceRequest(
 		}
 		address = address.JoinPath(url.PathEscape(segment))
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "", body)
+	if body == nil {
+		contentType = ""
+	}
+	req, err := providers.NewRequest(ctx, method, address, contentType, body, nil)
 	if err != nil {
-		return nil, errors.New("build upstream request")
+		return nil, err
 	}
-	req.URL, req.Host = address, address.Host
-	if body != nil {
-		req.Header.Set("Content-Type", contentType)
-	}
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
 		header, scheme := p.auth.Header()
 		req.Header.Set(header, scheme+up.Credential.Reveal())

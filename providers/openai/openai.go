@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
-	"github.com/tollgate-gateway/tollgate/internal/version"
 	"github.com/tollgate-gateway/tollgate/providers"
 )
 
@@ -94,9 +92,6 @@ func pathOf(d providers.Dialect) (string, error) {
 	}
 }
 
-// passed lists the client's headers that the upstream gets. Everything else, credentials above all, ends here.
-func passed() [4]string { return [4]string{"Accept", "Openai-Beta", "Traceparent", "Tracestate"} }
-
 // NewRequest implements providers.Provider. Its errors never contain the URL, which may hold an account's name.
 func (p Provider) NewRequest(
 	ctx context.Context, up providers.Upstream, d providers.Dialect, client http.Header, body []byte,
@@ -105,19 +100,11 @@ func (p Provider) NewRequest(
 	if err != nil {
 		return nil, fmt.Errorf("build upstream address: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(body))
+	req, err := providers.NewRequest(ctx, http.MethodPost, &address, cmp.Or(up.ContentType, "application/json"), bytes.NewReader(body), client,
+		"Accept", "Openai-Beta", "Traceparent", "Tracestate")
 	if err != nil {
-		return nil, errors.New("build upstream request")
+		return nil, err
 	}
-	req.URL, req.Host = &address, address.Host
-	for _, name := range passed() {
-		if values := client.Values(name); len(values) > 0 {
-			req.Header[name] = append([]string(nil), values...)
-		}
-	}
-	req.Header.Set("Content-Type", cmp.Or(up.ContentType, "application/json"))
-	req.Header.Set("Accept-Encoding", "identity") // a meter reads the answer, and the client gets it as it came
-	req.Header.Set("User-Agent", "tollgate/"+version.Version)
 	if !up.Credential.IsZero() {
 		header, scheme := p.auth.Header()
 		req.Header.Set(header, scheme+up.Credential.Reveal())
