@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -38,95 +37,26 @@ func TestClouds(t *testing.T) {
 func (f *fleet) tryBedrock(t *testing.T) {
 	t.Helper()
 	const secretKey = "marker/SECRET+key"
-	provider := f.create("providers", object{
-		"name": "amazon", "kind": "bedrock", "base_url": f.upstream, "price_provider": "mock",
+	amazon := f.foreign(object{
+		"name": "amazon", "kind": "bedrock", "base_url": f.upstream,
 		"credential": `{"access_key_id":"AKIDEXAMPLE","secret_access_key":"` + secretKey + `","region":"eu-central-1"}`,
-	})["id"]
-	for name, script := range bedrocks {
-		for unit, price := range map[string]string{"input": inputPrice, "output": outputPrice, "cache_read": "0.2"} {
-			f.create("prices", object{
-				"provider": "mock", "upstream_model": "mock-" + script, "unit": unit, "usd_per_million": price, "effective_from": "2026-01-01T00:00:00Z",
-			})
-		}
-		f.create("models", object{"name": name, "targets": []object{{"provider_id": provider, "upstream_model": "mock-" + script, "weight": 1, "priority": 0}}})
-	}
-	key, _ := f.issue(object{"kind": "budget", "metric": "cost", "amount": "100", "window": object{"type": "total"}})
-	for name := range bedrocks {
-		f.awaitModels(key, name)
-	}
-	openAI, claude := sdk{name: "go-openai", do: goOpenAI}, sdk{name: "anthropic-sdk-go", do: anthropicGo}
-	ask := func(op, model string) task {
-		k := task{Op: op, BaseURL: f.gateways[0].baseURL, Key: key, Model: model, Text: "hello", MaxRetries: pointer(0)}
-		if strings.HasPrefix(op, "messages") {
-			return k
-		}
-		k.BaseURL += "/v1"
-		return k
-	}
-
-	r := done(t, openAI, ask(opChat, "bedrock"))
-	require.Equal(t, saidWords, r.Texts)
-	require.Equal(t, []string{"stop"}, r.Finish)
-	require.Equal(t, helloUsage(1), r.Usage)
-	streamed := ask(opStream, "bedrock")
-	streamed.IncludeUsage = pointer(true)
-	r = done(t, openAI, streamed)
-	require.Equal(t, saidWords, r.Texts)
-	require.Equal(t, []string{"stop"}, r.Finish)
-	require.Equal(t, helloUsage(1), r.Usage)
-	for _, k := range []task{ask(opMessages, "bedrock"), ask(opMessagesHelper, "bedrock")} {
-		r = done(t, claude, k)
-		require.Equal(t, saidWords, r.Texts)
-		require.Equal(t, []string{"end_turn"}, r.Finish)
-		require.Equal(t, helloUsage(1), r.Usage)
-	}
-	for lib, op := range map[*sdk]string{&openAI: opTools, &claude: opMessagesTools} {
-		k := ask(op, "bedrock-tools")
-		k.SecondModel = "bedrock"
-		r = done(t, *lib, k)
-		require.Len(t, r.Tools, 2)
-		for i, city := range []string{"Paris", "Rome"} {
-			require.Equal(t, "weather", r.Tools[i].Name)
-			require.JSONEq(t, `{"city":"`+city+`"}`, r.Tools[i].Arguments)
-		}
-		require.Equal(t, saidWords, r.Texts, "of the turn with the results")
-	}
+	}, bedrocks)
+	amazon.converse(t, "bedrock", "bedrock-tools")
 
 	// Every request is signed for the region of the credential, and our secret is nowhere in it.
 	for _, seen := range f.mock.Log().Requests {
 		require.Regexp(t, `^AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/\d{8}/eu-central-1/bedrock/aws4_request, SignedHeaders=`, seen.Header.Get("Authorization"))
 		require.NotContains(t, seen.Path, "marker")
 	}
-	for model, want := range map[string]int{"bedrock-throttled": http.StatusTooManyRequests, "bedrock-auth": http.StatusBadGateway} {
-		r = claude.do(t.Context(), ask(opMessages, model))
-		require.NotNil(t, r.Error)
-		require.Equal(t, want, r.Error.Status, "%+v", r.Error)
-		require.NotContains(t, r.Error.Message, "marker")
-	}
+	amazon.refuse(t, "bedrock-throttled", "bedrock-auth", "marker")
 	// An exception within a stream, an end without its last events and a cut are all told.
 	for _, model := range []string{"bedrock-fails", "bedrock-ends-early", "bedrock-cut"} {
-		require.NotNil(t, claude.do(t.Context(), ask(opMessagesHelper, model)).Error, model)
-		require.NotNil(t, openAI.do(t.Context(), ask(opStream, model)).Error, model)
+		require.NotNil(t, amazon.claude.do(t.Context(), amazon.ask(opMessagesHelper, model)).Error, model)
+		require.NotNil(t, amazon.openAI.do(t.Context(), amazon.ask(opStream, model)).Error, model)
 	}
 
 	// F019: 400 in, 600 read from a cache, 50 out: 800 + 120 + 500 millionths of a dollar.
-	for _, op := range []string{opChat, opStream} {
-		require.Equal(t, saidWords, done(t, openAI, ask(op, "bedrock-thinks")).Texts)
-	}
-	var booked []object
-	f.eventually(20*time.Second, "both calls are booked", func() bool {
-		booked = nil
-		for _, row := range f.rows() {
-			if row["upstream_model"] == "mock-"+bedrocks["bedrock-thinks"] {
-				booked = append(booked, row)
-			}
-		}
-		return len(booked) == 2
-	})
-	for _, row := range booked {
-		require.Equal(t, "0.00142", row["cost_usd"], "%v", row)
-		require.Equal(t, object{"input": 400., "cache_read": 600., "output": 50., "request": 1.}, row["quantities"])
-	}
+	amazon.book(t, "bedrock-thinks", "0.00142", object{"input": 400., "cache_read": 600., "output": 50., "request": 1.})
 }
 
 // offer makes a provider and a free model at it, and returns a key that may call it.

@@ -186,3 +186,15 @@ const (
 	finishFunctionCall  = "function_call"
 	finishContentFilter = "content_filter"
 )
+
+// messagesEnd adds the two events that a stream of messages ends with.
+func (f *frames) messagesEnd(delta messagesDelta, usage raw) {
+	f.named("message_delta", struct {
+		Type  string        `json:"type"`
+		Delta messagesDelta `json:"delta"`
+		Usage raw           `json:"usage"`
+	}{"message_delta", delta, usage})
+	f.named("message_stop", struct {
+		Type string `json:"type"`
+	}{"message_stop"})
+}

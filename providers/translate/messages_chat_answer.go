@@ -460,14 +460,7 @@ func (a *messagesFromChat) End(w io.Writer) error {
 	if matched == nil {
 		matched = raw("null")
 	}
-	a.frames.named("message_delta", struct {
-		Type  string        `json:"type"`
-		Delta messagesDelta `json:"delta"`
-		Usage raw           `json:"usage"`
-	}{"message_delta", messagesDelta{StopReason: a.stopOf(), StopSequence: matched, NativeReason: a.native}, usage})
-	a.frames.named("message_stop", struct {
-		Type string `json:"type"`
-	}{"message_stop"})
+	a.frames.messagesEnd(messagesDelta{StopReason: a.stopOf(), StopSequence: matched, NativeReason: a.native}, usage)
 	return a.frames.flush(w)
 }
 

@@ -304,14 +304,7 @@ func (a *messagesFromConverse) End(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a.frames.named("message_delta", struct {
-		Type  string        `json:"type"`
-		Delta messagesDelta `json:"delta"`
-		Usage raw           `json:"usage"`
-	}{"message_delta", a.ended(), usage})
-	a.frames.named("message_stop", struct {
-		Type string `json:"type"`
-	}{"message_stop"})
+	a.frames.messagesEnd(a.ended(), usage)
 	return a.frames.flush(w)
 }
 
