@@ -8,8 +8,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -207,6 +209,49 @@ func TestUsageOfAnUnknownShapeIsKeptAndFlagged(t *testing.T) {
 	require.Len(t, told.Attempts, 1)
 	require.Equal(t, governance.UsageEstimate, told.Attempts[0].Settlement.Source)
 	require.Contains(t, string(told.Attempts[0].RawUsage), `"prompt_tokens":-5`)
+}
+
+// TestDearTiersAreHeldAndBookedForThoseWhoAsk, also where the answer breaks off before it says its tier.
+func TestDearTiersAreHeldAndBookedForThoseWhoAsk(t *testing.T) {
+	t.Parallel()
+	w := &witness{id: "w"}
+	b := start(t, func(s *setup) {
+		s.chain = []gateway.Link{{Plugin: w}}
+		for _, target := range append(s.model("m", "small"), s.model("cut", "reset_after(3)")...) {
+			dear := target.Price.Tiers[0]
+			dear.ServiceTier = governance.ServiceTierPriority
+			dear.Prices[governance.UnitInput] *= 3
+			dear.Prices[governance.UnitOutput] *= 3
+			target.Price = &governance.PriceVersion{Num: 8, ID: "price_000000000008", Tiers: []governance.PriceTier{target.Price.Tiers[0], dear}}
+		}
+	})
+	ask := func(model, tier string) {
+		b.post("/v1/chat/completions", `{"model":"`+model+`","stream":true,"max_tokens":20,"messages":[{"role":"user","content":"hello"}]`+tier+`}`)
+	}
+	ask("m", "")
+	ask("m", `,"service_tier":"default"`)
+	ask("m", `,"service_tier":"priority"`)
+	ask("cut", "")
+	ask("cut", `,"service_tier":"priority"`)
+	held := b.ledger.admitted()
+	require.Len(t, held, 5)
+	require.Equal(t, held[0].Estimate.Cost, held[1].Estimate.Cost)
+	require.Equal(t, 3*held[0].Estimate.Cost, held[2].Estimate.Cost)
+	var records []plugins.Record
+	require.Eventually(t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		records = slices.Clone(w.records)
+		return len(records) == 5
+	}, time.Minute, time.Millisecond)
+	var booked []int64 // dollars per million tokens of the output
+	for _, r := range records {
+		s := r.Attempts[0].Settlement
+		require.Positive(t, s.Cost)
+		booked = append(booked, int64(s.Prices[governance.UnitOutput])/1_000_000_000)
+	}
+	slices.Sort(booked) // records may come in another order
+	require.Equal(t, []int64{2, 2, 2, 2, 6}, booked, "the provider says that the third was ordinary; what broke off had not said it")
 }
 
 // TestServiceTiersAreChargedOrFlagged: a tier that has prices is charged at them, one that has none at the ordinary ones, and

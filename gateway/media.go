@@ -26,7 +26,7 @@ func (a *attempt) expect(d *governance.Demand) {
 	for _, u := range []governance.Unit{governance.UnitCharacter, governance.UnitSearch} {
 		a.ending.Counted[u] = d.Counted[u]
 	}
-	a.ending.Tier = d.Tier
+	a.ending.Tier = d.EstimateTier()
 }
 
 // count takes over what a meter has counted by the piece.

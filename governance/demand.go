@@ -47,6 +47,7 @@ type Demand struct {
 	Images      bool   // the prompt has images
 	Audio       bool   // the prompt has audio
 	AudioOutput bool   // the client asked for spoken answers
+	ServiceTier string // that the client asked for, in its provider's words; "": none
 
 	// Counted is what may be charged by the piece, at most: pictures, characters to speak, seconds of audio, searches.
 	Counted Quantities
@@ -101,6 +102,7 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 	if err != nil {
 		return Demand{}, err
 	}
+	d.ServiceTier = askedTier(body)
 	if d.Declared, d.DeclaredBy, err = declared(body, limits); err != nil {
 		return Demand{}, err
 	}
@@ -108,6 +110,27 @@ func DemandOf(route string, body *jsonedit.Document) (Demand, error) {
 		d.Declared = legacyCompletionsOutput
 	}
 	return d, nil
+}
+
+// EstimateTier is the tier of a price at which an answer is booked that has not said its own.
+func (d *Demand) EstimateTier() string {
+	if d.Tier == "" && onlyIfAsked(d.ServiceTier) {
+		return d.ServiceTier
+	}
+	return d.Tier
+}
+
+// askedTier returns the service tier that a request asks for, in OpenAI's words or in Anthropic's; "": none. What is no string
+// the provider refuses.
+func askedTier(body *jsonedit.Document) string {
+	if speed, _, err := body.String("speed"); err == nil && speed == ServiceTierFast {
+		return speed
+	}
+	tier, _, err := body.String("service_tier")
+	if err != nil {
+		return ""
+	}
+	return tier
 }
 
 // declared returns the largest of the output limits that the body gives, and its name; 0: none. Which of several limits a target honours

@@ -20,6 +20,22 @@ func demandOf(t *testing.T, route, body string) (governance.Demand, error) {
 	return governance.DemandOf(route, doc)
 }
 
+// Tiers that cost more are held for those alone who ask for them.
+func TestDemandOf_ServiceTiers(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{}`: "", `{"service_tier":"auto"}`: "", `{"service_tier":"default"}`: "", `{"service_tier":null}`: "", `{"service_tier":7}`: "",
+		`{"service_tier":"flex"}`: "", `{"service_tier":"priority"}`: "priority", `{"speed":"fast"}`: "fast", `{"speed":"standard"}`: "",
+		`{"speed":"fast","service_tier":"auto"}`: "fast",
+	} {
+		for _, route := range []string{governance.RouteChat, governance.RouteResponses, governance.RouteMessages, governance.RouteCompletions} {
+			d, err := demandOf(t, route, body)
+			require.NoError(t, err)
+			require.Equal(t, want, d.EstimateTier(), "%s %s", route, body)
+		}
+	}
+}
+
 func TestDemandOf(t *testing.T) {
 	t.Parallel()
 	const chat = governance.RouteChat

@@ -121,8 +121,8 @@ func CostAt(q *Quantities, prices *UnitPrices) (money.Nano, error) {
 }
 
 // Ceiling is the most that a prompt and output answer tokens can cost, rounded up: what a hold of money takes. It takes the
-// dearest prices that the request can reach: of every context tier up to the estimate and every service tier, of cache
-// writes, images and audio only where the request has them.
+// dearest prices that the request can reach: of every context tier up to the estimate and every service tier that need not be
+// asked for or is, of cache writes, images and audio only where the request has them.
 func (p *PriceVersion) Ceiling(d *Demand, output int64) (money.Nano, error) {
 	prices := p.dearest(d)
 	q := d.quantities(output)
@@ -159,7 +159,8 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 		tiers, largest = p.BatchTiers(), d.Batch.Largest
 	}
 	for i := range tiers {
-		if tiers[i].FromInput > largest || chosen && tiers[i].ServiceTier != p.nearest(d.Tier) {
+		service := tiers[i].ServiceTier
+		if tiers[i].FromInput > largest || chosen && service != p.nearest(d.Tier) || onlyIfAsked(service) && service != d.ServiceTier {
 			continue
 		}
 		prices := tiers[i].Prices.filled()
@@ -177,6 +178,17 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 		dearest[UnitRequest] = max(dearest[UnitRequest], prices[UnitRequest])
 	}
 	return dearest
+}
+
+// Service tiers that cost more than the ordinary one, as OpenAI and Anthropic name them.
+const (
+	ServiceTierPriority = "priority"
+	ServiceTierFast     = "fast"
+)
+
+// onlyIfAsked reports whether no request comes to a service tier without asking for it.
+func onlyIfAsked(service string) bool {
+	return service == ServiceTierPriority || service == ServiceTierFast
 }
 
 // nearest returns which of p's service tiers a name stands for: itself, else what it is a case of, else the ordinary one.

@@ -77,13 +77,16 @@ func TestCostAt_IsExact(t *testing.T) {
 	})
 }
 
-// What is held for a call is never less than what it can cost, whichever tier it ends up in.
+// What is held for a call is never less than what it can cost, whichever tier it ends up in. Some are there for those alone who
+// ask for them, and cost the others nothing.
 func TestCeiling_CoversTheCost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		v := governance.PriceVersion{Tiers: []governance.PriceTier{
 			{Prices: prices(t)},
 			{FromInput: rapid.Int64Range(1, 1_000_000).Draw(t, "from"), Prices: prices(t)},
+			{ServiceTier: "fast", Prices: prices(t)},
+			{ServiceTier: "flex", Prices: prices(t)},
 			{ServiceTier: "priority", Prices: prices(t)},
 		}}
 		for i := range v.Tiers { // nobody asks more for what is cached
@@ -92,6 +95,7 @@ func TestCeiling_CoversTheCost(t *testing.T) {
 		d := governance.Demand{
 			CacheWrites: rapid.Bool().Draw(t, "writes"), Images: rapid.Bool().Draw(t, "images"),
 			Audio: rapid.Bool().Draw(t, "audio"), AudioOutput: rapid.Bool().Draw(t, "spoken"),
+			ServiceTier: rapid.SampledFrom([]string{"", "default", "priority", "fast"}).Draw(t, "asked"),
 		}
 		q := quantities(t)
 		for u, has := range map[governance.Unit]bool{
@@ -114,10 +118,19 @@ func TestCeiling_CoversTheCost(t *testing.T) {
 		d.Input = q.InputTokens() + more
 		ceiling, err := v.Ceiling(&d, q.OutputTokens()+more)
 		require.NoError(t, err)
-		for _, service := range []string{"", "priority", "unheard of"} {
+		for _, service := range []string{"", "flex", d.EstimateTier(), "unheard of"} {
 			cost, _, err := v.Cost(&q, service)
 			require.NoError(t, err)
 			require.LessOrEqual(t, cost, ceiling)
+		}
+		if d.EstimateTier() == "" {
+			v.Tiers = v.Tiers[:4]
+			without, err := v.Ceiling(&d, q.OutputTokens()+more)
+			require.NoError(t, err)
+			v.Tiers = append(v.Tiers[:2:2], v.Tiers[3])
+			alone, err := v.Ceiling(&d, q.OutputTokens()+more)
+			require.NoError(t, err)
+			require.Equal(t, []money.Nano{ceiling, ceiling}, []money.Nano{without, alone})
 		}
 	})
 }

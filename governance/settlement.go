@@ -1,6 +1,7 @@
 package governance
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -43,7 +44,7 @@ type Ending struct {
 	// Prompt is what the provider reported of the prompt alone, ahead of an answer whose own usage never came; nil: nothing.
 	Prompt *Usage
 	// Counted is what is charged by the piece and was counted where it went by: characters of the request, pictures and seconds
-	// of the answer. Tier is that of the price which a request for pictures has named.
+	// of the answer. Tier is that of the price which the request has named: see Demand.EstimateTier.
 	Counted     Quantities
 	Tier        string
 	OutputBytes int64         // of text, reasoning and tool arguments that came from the upstream
@@ -202,9 +203,9 @@ func (e *Ending) estimated(o Outcome, rate Basis) Settlement {
 	}
 	var q Quantities
 	q[UnitInput] = reserved.InputTokens()
-	tier := ""
+	tier := e.Tier
 	if prompt := credible(e.Prompt); prompt != nil {
-		q, tier = prompt.Quantities, prompt.ServiceTier
+		q, tier = prompt.Quantities, cmp.Or(prompt.ServiceTier, tier)
 	}
 	q[UnitOutput] += min(output, reserved.OutputTokens())
 	q[UnitRequest] = min(1, reserved[UnitRequest])

@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -33,6 +34,9 @@ type Entry struct {
 	Names     []string  `json:"names"`
 	MaxOutput int64     `json:"max_output,omitempty"` // tokens; 0: unknown
 	Versions  []Version `json:"versions,omitempty"`   // by date; none: the price is not known
+	// Modes are the prices of service tiers that are asked for, such as priority, by their names. They hold with every version;
+	// what they leave out costs as much more as the input does.
+	Modes map[string]map[governance.Unit]int64 `json:"modes,omitempty"`
 }
 
 // Version holds from a date on.
@@ -106,8 +110,13 @@ func (e *Entry) from(now time.Time) ([]governance.PriceVersion, error) {
 			}
 			p.Tiers = append(p.Tiers, tier)
 		}
-		if !p.Free {
-			p.Tiers = append(p.Tiers, halved(e.Provider, p.Tiers)...)
+		if !p.Free && len(p.Tiers) > 0 {
+			ordinary := p.Tiers
+			p.Tiers = append(slices.Clone(ordinary), halved(e.Provider, ordinary)...)
+			p.Tiers = append(p.Tiers, e.modes(&ordinary[0])...)
+			slices.SortStableFunc(p.Tiers, func(a, b governance.PriceTier) int {
+				return cmp.Or(cmp.Compare(a.ServiceTier, b.ServiceTier), cmp.Compare(a.FromInput, b.FromInput))
+			})
 		}
 		if v.From != "" {
 			at, err := time.Parse(time.DateOnly, v.From)
@@ -150,6 +159,35 @@ func halved(provider string, ordinary []governance.PriceTier) []governance.Price
 		}
 	}
 	return all
+}
+
+// modes returns the tiers of the entry's modes, beside the ordinary prices.
+func (e *Entry) modes(ordinary *governance.PriceTier) []governance.PriceTier {
+	var all []governance.PriceTier
+	for name, prices := range e.Modes {
+		t := *ordinary
+		t.ServiceTier = name
+		input, base := prices[governance.UnitInput], int64(ordinary.Prices[governance.UnitInput])
+		for u := governance.UnitInput; u <= governance.UnitOutputImage; u++ {
+			if price, ok := prices[u]; ok {
+				t.Prices[u] = money.PerMillion(price)
+			} else if base > 0 {
+				t.Prices[u] = money.PerMillion(scaled(int64(ordinary.Prices[u]), input, base))
+			}
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// scaled returns price × by ÷ of, rounded up. All are prices, whose quotient is small.
+func scaled(price, by, of int64) int64 {
+	high, low := bits.Mul64(uint64(price), uint64(by))
+	whole, rest := bits.Div64(high, low, uint64(of))
+	if rest > 0 {
+		whole++
+	}
+	return int64(whole)
 }
 
 // MaxOutput returns how many tokens a model of a price book provider can answer at most; 0: unknown.

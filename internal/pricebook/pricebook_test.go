@@ -1,6 +1,7 @@
 package pricebook
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -94,7 +95,39 @@ func TestLoad_SlowTiersAreHalfPriced(t *testing.T) {
 		require.Equal(t, money.Nano(10_000_000), search, tier)
 	}
 	require.False(t, v.Tiered("priority"), "no source has it")
+	require.Equal(t, []string{"", "batch", "flex"}, services(&v))
 	require.False(t, find(t, "mistral", "mistral-large-latest", today)[0].Tiered("batch"))
+}
+
+// services lists the service tiers of a price in their order.
+func services(v *governance.PriceVersion) []string {
+	var all []string
+	for _, t := range v.Tiers {
+		all = append(all, t.ServiceTier)
+	}
+	return slices.Compact(all)
+}
+
+// TestLoad_FastTiersHaveTheirOwnPrices: priority processing of OpenAI, and the fast mode of Claude. What the source leaves out, such
+// as cache writes for an hour, is dearer by as much as the input is.
+func TestLoad_FastTiersHaveTheirOwnPrices(t *testing.T) {
+	t.Parallel()
+	v := find(t, "openai", "gpt-5.5", today)[0]
+	require.Equal(t, []string{"", "batch", "flex", "priority"}, services(&v))
+	used := governance.Quantities{governance.UnitInput: 100_000, governance.UnitCacheRead: 100_000, governance.UnitOutput: 100_000}
+	for tier, want := range map[string]money.Nano{"default": 3_550_000_000, "priority": 8_875_000_000} {
+		cost, _, err := v.Cost(&used, tier)
+		require.NoError(t, err)
+		require.Equal(t, want, cost, tier)
+	}
+	v = find(t, "anthropic", "claude-opus-4-6", today)[0]
+	require.Equal(t, []string{"", "batch", "fast"}, services(&v))
+	used = governance.Quantities{governance.UnitInput: 1_000_000, governance.UnitCacheWrite5m: 1_000_000, governance.UnitCacheWrite1h: 1_000_000, governance.UnitSearch: 1}
+	for tier, want := range map[string]money.Nano{"standard": 21_260_000_000, "fast": 127_510_000_000} {
+		cost, _, err := v.Cost(&used, tier)
+		require.NoError(t, err)
+		require.Equal(t, want, cost, tier)
+	}
 }
 
 func TestLoad_TakesTheVersionInForceAndLaterOnes(t *testing.T) {

@@ -242,7 +242,7 @@ var bugs = []bug{
 	},
 	{
 		name: "a tier is forgotten", wrong: "pictures are priced as the cheapest of their kind",
-		swaps: []swap{{"gateway/media.go", "	a.ending.Tier = d.Tier\n", "	_ = d.Tier\n"}},
+		swaps: []swap{{"gateway/media.go", "	a.ending.Tier = d.EstimateTier()\n", "	_ = d.EstimateTier()\n"}},
 		red:   map[string][]string{gatewaySuite: {"TestImages_TiersByQualityAndSize"}},
 	},
 	{

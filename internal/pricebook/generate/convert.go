@@ -77,7 +77,42 @@ type catalogue map[string]struct {
 		Limit struct {
 			Output int64 `json:"output"`
 		} `json:"limit"`
+		Experimental struct {
+			Modes map[string]mode `json:"modes"`
+		} `json:"experimental"`
 	} `json:"models"`
+}
+
+// mode is a way to call a model that has prices of its own.
+type mode struct {
+	Cost     map[string]json.RawMessage `json:"cost"` // dollars per million tokens
+	Provider struct {
+		Body struct {
+			ServiceTier string `json:"service_tier"`
+			Speed       string `json:"speed"`
+		} `json:"body"`
+	} `json:"provider"`
+}
+
+// prices returns the service tier that answers of the mode name, and its prices; "": it has none.
+func (m *mode) prices() (tier string, prices map[governance.Unit]int64, err error) {
+	tier = cmp.Or(m.Provider.Body.ServiceTier, m.Provider.Body.Speed)
+	prices = make(map[governance.Unit]int64)
+	for key, u := range map[string]governance.Unit{
+		"input": governance.UnitInput, "output": governance.UnitOutput, "reasoning": governance.UnitReasoning,
+		"cache_read": governance.UnitCacheRead, "cache_write": governance.UnitCacheWrite5m,
+		"input_audio": governance.UnitInputAudio, "output_audio": governance.UnitOutputAudio,
+	} {
+		if raw := m.Cost[key]; raw != nil {
+			if prices[u], err = nanoPerMillion(json.Number(raw), 1_000_000); err != nil {
+				return "", nil, fmt.Errorf("%s: %w", key, err)
+			}
+		}
+	}
+	if prices[governance.UnitInput] == 0 || prices[governance.UnitOutput] == 0 {
+		return "", nil, nil
+	}
+	return tier, prices, nil
 }
 
 // catalogueName gives what models.dev calls a provider of genai-prices, where the two differ.
@@ -135,6 +170,18 @@ func convert(priceData, modelData []byte) ([]pricebook.Entry, error) {
 		for _, e := range entries {
 			for _, name := range e.Names {
 				e.MaxOutput = max(e.MaxOutput, listed[name].Limit.Output)
+				for _, m := range listed[name].Experimental.Modes {
+					tier, prices, err := m.prices()
+					if err != nil {
+						return nil, fmt.Errorf("read modes of %s %s: %w", p.ID, name, err)
+					}
+					if tier != "" && e.Modes == nil {
+						e.Modes = make(map[string]map[governance.Unit]int64)
+					}
+					if tier != "" {
+						e.Modes[tier] = prices
+					}
+				}
 			}
 			if len(e.Names) > 0 && (len(e.Versions) > 0 || e.MaxOutput > 0) {
 				slices.Sort(e.Names)
