@@ -123,12 +123,15 @@ func (d *Demand) EstimateTier() string {
 // askedTier returns the service tier that a request asks for, in OpenAI's words or in Anthropic's; "": none. What is no string
 // the provider refuses.
 func askedTier(body *jsonedit.Document) string {
-	if speed, _, err := body.String("speed"); err == nil && speed == ServiceTierFast {
-		return speed
-	}
 	tier, _, err := body.String("service_tier")
 	if err != nil {
-		return ""
+		tier = ""
+	}
+	if speed, _, err := body.String("speed"); err == nil && speed == ServiceTierFast {
+		tier = speed
+	}
+	if place, _, err := body.String("inference_geo"); err == nil && place == InferenceUS {
+		tier = RegionalTier(tier, place)
 	}
 	return tier
 }

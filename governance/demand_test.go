@@ -26,7 +26,8 @@ func TestDemandOf_ServiceTiers(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`: "", `{"service_tier":"auto"}`: "", `{"service_tier":"default"}`: "", `{"service_tier":null}`: "", `{"service_tier":7}`: "",
 		`{"service_tier":"flex"}`: "", `{"service_tier":"priority"}`: "priority", `{"speed":"fast"}`: "fast", `{"speed":"standard"}`: "",
-		`{"speed":"fast","service_tier":"auto"}`: "fast",
+		`{"speed":"fast","service_tier":"auto"}`: "fast", `{"inference_geo":"us"}`: "us", `{"inference_geo":"global"}`: "",
+		`{"inference_geo":"us","service_tier":"standard_only"}`: "us", `{"inference_geo":"us","speed":"fast"}`: "fast/us",
 	} {
 		for _, route := range []string{governance.RouteChat, governance.RouteResponses, governance.RouteMessages, governance.RouteCompletions} {
 			d, err := demandOf(t, route, body)

@@ -160,7 +160,7 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	}
 	for i := range tiers {
 		service := tiers[i].ServiceTier
-		if tiers[i].FromInput > largest || chosen && service != p.nearest(d.Tier) || onlyIfAsked(service) && service != d.ServiceTier {
+		if tiers[i].FromInput > largest || chosen && service != p.nearest(d.Tier) || onlyIfAsked(service) && service != p.nearest(d.ServiceTier) {
 			continue
 		}
 		prices := tiers[i].Prices.filled()
@@ -186,9 +186,30 @@ const (
 	ServiceTierFast     = "fast"
 )
 
-// onlyIfAsked reports whether no request comes to a service tier without asking for it.
+// InferenceUS is the place of inference at which tokens of Claude cost more, as Anthropic names it.
+const InferenceUS = "us"
+
+// RegionalTier names the tier that a service tier has at a place of inference: us, fast/us.
+func RegionalTier(service, place string) string {
+	if ordinary(service) {
+		return place
+	}
+	return service + "/" + place
+}
+
+// onlyIfAsked reports whether no request comes to a service tier, or to its place of inference, without asking for it.
 func onlyIfAsked(service string) bool {
-	return service == ServiceTierPriority || service == ServiceTierFast
+	service, place, _ := strings.Cut(service, "/")
+	return service == ServiceTierPriority || service == ServiceTierFast || service == InferenceUS || place == InferenceUS
+}
+
+// ordinary reports whether a name is that of a provider's ordinary service tier.
+func ordinary(service string) bool {
+	switch service {
+	case "", "default", "standard", "standard_only", "auto", "on_demand":
+		return true
+	}
+	return false
 }
 
 // nearest returns which of p's service tiers a name stands for: itself, else what it is a case of, else the ordinary one.
@@ -220,11 +241,7 @@ func (p *PriceVersion) BatchTiers() []PriceTier {
 
 // Tiered reports whether a service tier has prices of its own. The ordinary one always has, whatever its provider calls it.
 func (p *PriceVersion) Tiered(service string) bool {
-	switch service {
-	case "", "default", "standard", "auto", "on_demand":
-		return true
-	}
-	return slices.ContainsFunc(p.Tiers, func(t PriceTier) bool { return t.ServiceTier == service })
+	return ordinary(service) || slices.ContainsFunc(p.Tiers, func(t PriceTier) bool { return t.ServiceTier == service })
 }
 
 func (p *PriceVersion) tier(input int64, service string) UnitPrices {

@@ -95,7 +95,7 @@ func TestCeiling_CoversTheCost(t *testing.T) {
 		d := governance.Demand{
 			CacheWrites: rapid.Bool().Draw(t, "writes"), Images: rapid.Bool().Draw(t, "images"),
 			Audio: rapid.Bool().Draw(t, "audio"), AudioOutput: rapid.Bool().Draw(t, "spoken"),
-			ServiceTier: rapid.SampledFrom([]string{"", "default", "priority", "fast"}).Draw(t, "asked"),
+			ServiceTier: rapid.SampledFrom([]string{"", "default", "priority", "fast", "us", "fast/us", "priority/us"}).Draw(t, "asked"),
 		}
 		q := quantities(t)
 		for u, has := range map[governance.Unit]bool{

@@ -114,6 +114,7 @@ func (e *Entry) from(now time.Time) ([]governance.PriceVersion, error) {
 			ordinary := p.Tiers
 			p.Tiers = append(slices.Clone(ordinary), halved(e.Provider, ordinary)...)
 			p.Tiers = append(p.Tiers, e.modes(&ordinary[0])...)
+			p.Tiers = append(p.Tiers, regional(e.Provider, p.Tiers)...)
 			slices.SortStableFunc(p.Tiers, func(a, b governance.PriceTier) int {
 				return cmp.Or(cmp.Compare(a.ServiceTier, b.ServiceTier), cmp.Compare(a.FromInput, b.FromInput))
 			})
@@ -161,6 +162,23 @@ func halved(provider string, ordinary []governance.PriceTier) []governance.Price
 	return all
 }
 
+// regional returns what tiers cost where the provider computes in the United States alone: tokens of Claude a tenth more, by
+// Anthropic's page of prices. Models that leave no choice of the place never say that they were there.
+func regional(provider string, tiers []governance.PriceTier) []governance.PriceTier {
+	if provider != "anthropic" {
+		return nil
+	}
+	var all []governance.PriceTier
+	for _, t := range tiers {
+		t.ServiceTier = governance.RegionalTier(t.ServiceTier, governance.InferenceUS)
+		for u := governance.UnitInput; u <= governance.UnitOutputImage; u++ {
+			t.Prices[u] = money.PerMillion(scaled(int64(t.Prices[u]), 11, 10))
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
 // modes returns the tiers of the entry's modes, beside the ordinary prices.
 func (e *Entry) modes(ordinary *governance.PriceTier) []governance.PriceTier {
 	var all []governance.PriceTier
@@ -180,7 +198,7 @@ func (e *Entry) modes(ordinary *governance.PriceTier) []governance.PriceTier {
 	return all
 }
 
-// scaled returns price × by ÷ of, rounded up. All are prices, whose quotient is small.
+// scaled returns price × by ÷ of, rounded up.
 func scaled(price, by, of int64) int64 {
 	high, low := bits.Mul64(uint64(price), uint64(by))
 	whole, rest := bits.Div64(high, low, uint64(of))

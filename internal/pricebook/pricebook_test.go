@@ -69,7 +69,7 @@ func TestLoad_KnowsSnapshots(t *testing.T) {
 func TestLoad_LongPromptsHaveATierOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	v := find(t, "anthropic", "claude-sonnet-4-5", today)[0]
-	require.Len(t, v.Tiers, 4, "two ordinary ones, and two of batches")
+	require.Len(t, v.Tiers, 8, "two ordinary ones, two of batches, and those of inference in the United States")
 	for input, want := range map[int64]money.Nano{200_000: 600_000_000, 200_001: 1_200_006_000} {
 		cost, _, err := v.Cost(&governance.Quantities{governance.UnitInput: input}, "")
 		require.NoError(t, err)
@@ -121,9 +121,11 @@ func TestLoad_FastTiersHaveTheirOwnPrices(t *testing.T) {
 		require.Equal(t, want, cost, tier)
 	}
 	v = find(t, "anthropic", "claude-opus-4-6", today)[0]
-	require.Equal(t, []string{"", "batch", "fast"}, services(&v))
+	require.Equal(t, []string{"", "batch", "batch/us", "fast", "fast/us", "us"}, services(&v))
 	used = governance.Quantities{governance.UnitInput: 1_000_000, governance.UnitCacheWrite5m: 1_000_000, governance.UnitCacheWrite1h: 1_000_000, governance.UnitSearch: 1}
-	for tier, want := range map[string]money.Nano{"standard": 21_260_000_000, "fast": 127_510_000_000} {
+	for tier, want := range map[string]money.Nano{
+		"standard": 21_260_000_000, "fast": 127_510_000_000, "us": 23_385_000_000, "fast/us": 140_260_000_000, "fast/mars": 127_510_000_000,
+	} {
 		cost, _, err := v.Cost(&used, tier)
 		require.NoError(t, err)
 		require.Equal(t, want, cost, tier)

@@ -19,6 +19,7 @@ type meter struct {
 	facts    providers.Facts
 	reported reported
 	tier     string
+	place    string // of inference; "": anywhere
 	prompt   []byte // the usage object that came first
 	last     []byte // the one that came last
 	flawed   bool   // the last one was none
@@ -28,6 +29,9 @@ type meter struct {
 func (m *meter) Facts() providers.Facts {
 	f := m.facts
 	f.Usage.ServiceTier = m.tier
+	if m.place != "" {
+		f.Usage.ServiceTier = governance.RegionalTier(m.tier, m.place)
+	}
 	return f
 }
 
@@ -147,7 +151,7 @@ func (m *meter) usage() {
 		m.prompt = bytes.Clone(m.last)
 	}
 	m.last = append(m.last[:0], raw...)
-	m.flawed = !m.reported.read(&m.inside, raw, &m.tier)
+	m.flawed = !m.reported.read(&m.inside, raw, &m.tier, &m.place)
 }
 
 // conclude draws the sum of the usage objects so far. whole says that they count the answer and not the prompt alone.

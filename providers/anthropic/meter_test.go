@@ -140,11 +140,16 @@ func TestF019_F020_F034_UsageInDisjointQuantities(t *testing.T) {
 func TestServiceTiers(t *testing.T) {
 	t.Parallel()
 	for usage, want := range map[string]string{
-		`{"input_tokens":1,"output_tokens":1,"service_tier":"priority"}`:                  "priority",
-		`{"input_tokens":1,"output_tokens":1,"service_tier":"batch","speed":"standard"}`:  "batch",
-		`{"input_tokens":1,"output_tokens":1,"service_tier":"standard","speed":"fast"}`:   "fast",
-		`{"input_tokens":1,"output_tokens":1,"service_tier":null,"speed":null}`:           "",
-		`{"input_tokens":1,"output_tokens":1,"service_tier":["priority"],"speed":"slow"}`: "",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"priority"}`:                          "priority",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"batch","speed":"standard"}`:          "batch",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"standard","speed":"fast"}`:           "fast",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":null,"speed":null}`:                   "",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"standard","inference_geo":"us"}`:     "us",
+		`{"input_tokens":1,"output_tokens":1,"inference_geo":"us","speed":"fast"}`:                "fast/us",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"batch","inference_geo":"mars"}`:      "batch/mars",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":"standard","inference_geo":"global"}`: "standard",
+		`{"input_tokens":1,"output_tokens":1,"inference_geo":"not_available"}`:                    "",
+		`{"input_tokens":1,"output_tokens":1,"service_tier":["priority"],"speed":"slow"}`:         "",
 	} {
 		require.Equal(t, want, body(messageHead+`,"usage":`+usage+`}`).Usage.ServiceTier, usage)
 	}

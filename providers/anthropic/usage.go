@@ -24,7 +24,7 @@ type reported struct {
 }
 
 // read takes in a usage object and reports whether it was one.
-func (u *reported) read(s *jsonscan.Scanner, raw []byte, tier *string) bool {
+func (u *reported) read(s *jsonscan.Scanner, raw []byte, tier, place *string) bool {
 	s.Reset(raw)
 	for s.Enter('{'); s.Next(); {
 		switch name := string(s.Name()); name {
@@ -35,6 +35,12 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte, tier *string) bool {
 		case "speed":
 			if text := s.Text(); string(text) == "fast" { // a mode with prices of its own
 				setText(tier, text)
+			}
+		case "inference_geo":
+			switch text := s.Text(); string(text) {
+			case "", "global", "not_available":
+			default: // a place with prices of its own
+				setText(place, text)
 			}
 		case "iterations":
 			u.readIterations(s)

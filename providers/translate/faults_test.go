@@ -267,6 +267,21 @@ func TestF110_StatefulMembersAreRefusedByName(t *testing.T) {
 	}
 }
 
+// TestThePlaceOfInferenceIsNotDropped: a law may want it.
+func TestThePlaceOfInferenceIsNotDropped(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"inference_geo":`
+	for _, to := range []providers.Dialect{chat, responded, gemini, converse} {
+		for _, place := range []string{`"us"`, `"eu"`, "7"} {
+			require.Equal(t, "inference_geo", refused(t, between(t, messages, to), body+place+"}").Param)
+		}
+		for _, place := range []string{`"global"`, "null"} {
+			_, warnings := translated(t, between(t, messages, to), body+place+"}", "up")
+			require.Empty(t, warnings)
+		}
+	}
+}
+
 func TestF113_SeveralChoices(t *testing.T) {
 	t.Parallel()
 	for _, to := range []providers.Dialect{messages, responded, gemini, converse} {

@@ -22,6 +22,7 @@ type messagesRequest struct {
 	ContextManagement raw               `json:"context_management,omitzero"`
 	Container         raw               `json:"container,omitzero"`
 	MCPServers        raw               `json:"mcp_servers,omitzero"`
+	InferenceGeo      raw               `json:"inference_geo,omitzero"`
 	Rest              raw               `json:",embed"`
 }
 

@@ -456,6 +456,8 @@ func (t *messagesToConverseRequest) thinking() error {
 func (t *messagesToConverseRequest) parameters() error {
 	const none = "the target has no such parameter"
 	switch {
+	case given(t.in.InferenceGeo) && string(t.in.InferenceGeo) != `"global"`:
+		return refuse("inference_geo", "the target does not let callers choose where it computes")
 	case !neutral(t.in.MCPServers):
 		return refuse("mcp_servers", "the target reaches no MCP servers")
 	case !neutral(t.in.Container):
