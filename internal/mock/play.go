@@ -278,6 +278,7 @@ func (p *player) closeConnection(reset bool, tail string) {
 		conn = slow.Conn
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok && reset {
+		awaitSent(tcp)
 		_ = tcp.SetLinger(0) // fails only for a connection that is already gone
 	}
 	_ = conn.Close()
