@@ -379,6 +379,7 @@ func (p *plugin) GuardAnswer(c *plugins.Call) plugins.AnswerJudge {
 	}
 	j := &judge{
 		p: p, call: c, rails: rails, effects: effectsOf(rails), acts: anyActs(rails), hits: hits{p: p}, channels: make(map[string]*channel),
+		held: heldFor(rails),
 	}
 	for _, r := range rails {
 		if r.broken != nil && !p.spares(r, r.broken) {

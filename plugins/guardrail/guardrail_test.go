@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -550,9 +551,146 @@ func TestWebhooks(t *testing.T) {
 	v, err := j.Whole(t.Context(), []byte(`{"choices":[{"message":{"content":"mask me"}}]}`))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"choices":[{"message":{"content":"masked by the hook"}}]}`, string(v.Body))
+}
 
-	v = guard(t, s, call(t, governance.RouteChat, `{"stream":true}`, all))
-	require.Equal(t, governance.CodePluginUnsupported, v.Deny.Code, "a stream cannot be asked about")
+// TestWebhooksOfStreams see each text of a stream whole. Nothing of it goes out before they have agreed, in every dialect.
+func TestWebhooksOfStreams(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	rule := hook(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		var q question
+		body, _ := io.ReadAll(r.Body)
+		_ = json.Unmarshal(body, &q)
+		said := reply{Action: "allow"}
+		for i, text := range q.Texts {
+			switch {
+			case strings.Contains(text, "block"):
+				said.Action = "block"
+			case strings.Contains(text, "mask me") && said.Action == "allow":
+				said = reply{"mask", q.Texts}
+				fallthrough
+			case strings.Contains(text, "mask me"):
+				said.Texts[i] = "[[" + text + "]]"
+			}
+		}
+		_ = json.NewEncoder(w).Encode(said)
+	})
+	for route, d := range dialects {
+		t.Run(route, func(t *testing.T) {
+			judged := func(action governance.GuardrailAction, pieces ...string) (events []sse.Event, early int, deny *governance.Error) {
+				j := newPlugin(t).GuardAnswer(call(t, route, `{"stream":true}`, guards(action, rule)))
+				r := sse.NewReader(strings.NewReader(d.write(pieces)))
+				for {
+					ev, err := r.Next()
+					if err != nil {
+						break
+					}
+					before := len(events)
+					v, err := j.Event(t.Context(), ev)
+					require.NoError(t, err)
+					if v.Deny != nil {
+						return events, early, v.Deny
+					}
+					if v.Pass {
+						events = append(events, sse.Event{Name: bytes.Clone(ev.Name), Data: bytes.Clone(ev.Data), Raw: bytes.Clone(ev.Raw)})
+					}
+					events = append(events, v.Events...)
+					if before == 0 {
+						early = len(events)
+					}
+				}
+				v, err := j.End(t.Context())
+				require.NoError(t, err)
+				require.Nil(t, v.Deny)
+				return append(events, v.Events...), early, nil
+			}
+			before := asked.Load()
+			events, early, deny := judged(governance.ActionMask, "all ", "is ", "well")
+			require.Nil(t, deny)
+			require.Equal(t, early, len(events), "all of it at once")
+			same := ""
+			for _, ev := range events {
+				same += string(ev.Raw)
+			}
+			require.Equal(t, d.write([]string{"all ", "is ", "well"}), same)
+			require.Equal(t, before+1, asked.Load())
+
+			events, _, deny = judged(governance.ActionMask, "mask", " me", ", please")
+			require.Nil(t, deny)
+			require.Equal(t, "[[mask me, please]]", d.read(t, events))
+
+			events, _, deny = judged(governance.ActionBlock, "blo", "ck", " me")
+			require.NotNil(t, deny)
+			require.Empty(t, events, "nothing was shown")
+
+			events, early, deny = judged(governance.ActionLog, "blo", "ck", " me")
+			require.Nil(t, deny)
+			require.Less(t, early, len(events), "who only watches holds nothing up")
+			require.Equal(t, "block me", d.read(t, events))
+			require.Equal(t, before+4, asked.Load())
+		})
+	}
+}
+
+// TestWebhooksOfStreamsThatEndBadly: an error is told at once, and what is too long for them is decided as every failure is.
+func TestWebhooksOfStreamsThatEndBadly(t *testing.T) {
+	t.Parallel()
+	rule := hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"action":"allow"}`) })
+	frame := func(text string) string {
+		return `data: {"choices":[{"index":0,"delta":{"content":` + quote(text) + `}}]}` + "\n\n"
+	}
+	const fault, end = `data: {"error":{"message":"m"}}` + "\n\n", "data: [DONE]\n\n"
+	asked := func(allow bool, stream string) (string, *governance.Error) {
+		all := guards(governance.ActionBlock, rule)
+		all[0].AllowOnError = allow
+		j := newPlugin(t).GuardAnswer(call(t, governance.RouteChat, `{"stream":true}`, all))
+		r := sse.NewReader(strings.NewReader(stream))
+		out := ""
+		take := func(ev sse.Event, v plugins.StreamVerdict, err error) *governance.Error {
+			require.NoError(t, err)
+			if v.Pass {
+				out += string(ev.Raw)
+			}
+			for _, e := range v.Events {
+				out += string(e.Raw)
+			}
+			return v.Deny
+		}
+		for {
+			ev, err := r.Next()
+			if err != nil {
+				break
+			}
+			v, err := j.Event(t.Context(), ev)
+			if deny := take(ev, v, err); deny != nil {
+				return out, deny
+			}
+		}
+		v, err := j.End(t.Context())
+		return out, take(sse.Event{}, v, err)
+	}
+	out, deny := asked(false, frame("a")+fault)
+	require.Nil(t, deny)
+	require.Equal(t, fault, out)
+	out, deny = asked(false, frame("a")+frame("b"))
+	require.Nil(t, deny)
+	require.Equal(t, frame("a")+frame("b"), out, "a stream without its last event")
+	out, deny = asked(false, frame("a")+end+frame("later"))
+	require.Nil(t, deny)
+	require.Equal(t, frame("a")+end, out, "nothing comes behind the end")
+	ping := "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+	out, deny = asked(false, frame("a")+ping)
+	require.Nil(t, deny)
+	require.Equal(t, ping+frame("a"), out)
+
+	long := strings.Repeat(frame(strings.Repeat("x", 512<<10)), maxStream/(2*512<<10)+1)
+	out, deny = asked(false, long+end)
+	require.Equal(t, governance.CodeContentBlocked, deny.Code)
+	require.Empty(t, out)
+	out, deny = asked(true, long+end)
+	require.Nil(t, deny)
+	require.Equal(t, long+end, out)
 }
 
 // TestWebhooksThatFail are failures of the guardrail: they refuse, unless it may fail. Nothing says where the webhook is.

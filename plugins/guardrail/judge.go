@@ -23,6 +23,7 @@ type judge struct {
 	broken   error // why a rail that must agree cannot judge; nil: all can
 	channels map[string]*channel
 	order    []string // of the channels, as they began
+	held     *held    // for webhooks, in a stream; nil: none judges it
 }
 
 var _ plugins.AnswerJudge = (*judge)(nil)
@@ -124,15 +125,24 @@ func (j *judge) wholes(places []place) (edits []edit, by *rail) {
 }
 
 // Event implements plugins.AnswerJudge.
-func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, error) {
+func (j *judge) Event(ctx context.Context, ev sse.Event) (plugins.StreamVerdict, error) {
 	if j.broken != nil {
 		return plugins.StreamVerdict{}, j.broken
 	}
+	v := j.scan(ev)
+	if v.Deny != nil || j.held == nil {
+		return v, nil
+	}
+	return j.take(ctx, ev, v)
+}
+
+// scan looks for the patterns in an event's texts.
+func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 	switch data := bytes.TrimSpace(ev.Data); {
 	case len(data) == 0:
-		return plugins.StreamVerdict{Pass: true}, nil
+		return plugins.StreamVerdict{Pass: true}
 	case string(data) != done && !json.Valid(data):
-		return j.oddity(ev), nil
+		return j.oddity(ev)
 	}
 	f := readFrame(j.call.Route, ev.Data)
 	var edits []edit
@@ -143,22 +153,22 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 		if p.channel == "" {
 			// Events that repeat a text were counted when its pieces came.
 			if text, by = newScanner(j.effects, j.hits.add).whole(p.text); by != nil {
-				return j.deny(by), nil
+				return j.deny(by)
 			}
 		} else {
 			if by = j.counts(p.text); by != nil {
-				return j.deny(by), nil
+				return j.deny(by)
 			}
 			c := j.channel(p.channel)
 			if text, by = c.push(p.text); by != nil {
-				return j.deny(by), nil
+				return j.deny(by)
 			}
 			c.owes = true
 			fresh = append(fresh, p.channel)
 			if f.closes(p.channel) {
 				rest, by := c.end()
 				if by != nil {
-					return j.deny(by), nil
+					return j.deny(by)
 				}
 				text, c.owes = text+rest, false
 			}
@@ -173,7 +183,7 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 		}
 		rest, by := c.rest()
 		if by != nil {
-			return j.deny(by), nil
+			return j.deny(by)
 		}
 		out = append(out, rest...)
 	}
@@ -183,14 +193,14 @@ func (j *judge) Event(_ context.Context, ev sse.Event) (plugins.StreamVerdict, e
 	v := plugins.StreamVerdict{Tags: j.hits.tags(j.call)}
 	if !j.acts || len(out) == 0 && unchanged(edits) {
 		v.Pass = true
-		return v, nil
+		return v
 	}
 	if unchanged(edits) {
 		v.Events = append(out, ev)
 	} else {
 		v.Events = append(out, sse.Event{Name: ev.Name, Data: splice(ev.Data, edits)})
 	}
-	return v, nil
+	return v
 }
 
 // oddity judges an event that is no JSON, whatever clients make of it.
@@ -220,7 +230,7 @@ func unchanged(edits []edit) bool {
 }
 
 // End implements plugins.AnswerJudge.
-func (j *judge) End(context.Context) (plugins.StreamVerdict, error) {
+func (j *judge) End(ctx context.Context) (plugins.StreamVerdict, error) {
 	v := plugins.StreamVerdict{}
 	for _, name := range j.order {
 		c := j.channels[name]
@@ -236,7 +246,13 @@ func (j *judge) End(context.Context) (plugins.StreamVerdict, error) {
 		}
 	}
 	v.Tags = j.hits.tags(j.call)
-	return v, nil
+	if j.held == nil || j.held.over {
+		return v, nil
+	}
+	for _, ev := range v.Events {
+		j.held.keep(ev)
+	}
+	return j.ask(ctx, v)
 }
 
 func (j *judge) channel(name string) *channel {

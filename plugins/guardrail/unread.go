@@ -15,11 +15,6 @@ func (p *plugin) unable(c *plugins.Call) *governance.Error {
 	for _, r := range p.inForce(c, governance.StageAnswer) {
 		switch {
 		case !r.acts() || r.Rule.Type == governance.RuleMaxSize:
-		case c.Stream && r.Rule.Type == governance.RuleWebhook:
-			return &governance.Error{
-				Code:   governance.CodePluginUnsupported,
-				Public: fmt.Sprintf("The guardrail %q judges whole answers. Ask without stream.", r.Name), Param: "stream",
-			}
 		case hidden != "":
 			return &governance.Error{
 				Code:   governance.CodePluginUnsupported,
