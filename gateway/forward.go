@@ -70,8 +70,12 @@ type attempt struct {
 func (c *call) forward() error {
 	c.until = c.deadline()
 	var last error
+	bought := false // an attempt may have cost something and gave nothing: nobody must ask for the same again by itself
 	targets, well := c.g.breakers.order(c.Resolved.Targets)
 	for i := 0; i < len(targets) && c.Attempt < c.g.cfg.Attempts; i++ {
+		if i > 0 && c.atMost(1) <= 0 {
+			break // nothing could answer in time any more
+		}
 		t := targets[i]
 		probe := false
 		if i < well {
@@ -87,7 +91,7 @@ func (c *call) forward() error {
 		if err != nil {
 			c.g.breakers.leave(t, saysNothing, probe, 0)
 			if !passesOn(err) {
-				return err
+				return final(err, bought)
 			}
 			if last == nil {
 				last = err
@@ -98,13 +102,23 @@ func (c *call) forward() error {
 		err = c.try(a, more)
 		shown, wait := a.shows(err)
 		c.g.breakers.leave(t, shown, probe, wait)
+		bought = bought || a.ending.Written && !a.ending.Refused
 		if err == nil || !more || c.status != 0 || !passesOn(err) {
-			return err
+			return final(err, bought)
 		}
 		zerolog.Ctx(c.ctx()).Info().Str(lognames.Code, string(governance.CodeOf(err))).Int(lognames.Attempt, a.number).Str(lognames.Target, a.target.ID).Msg("attempt failed, trying the next target")
 		last = err
 	}
-	return last
+	return final(last, bought)
+}
+
+// final makes sure that neither an SDK nor a mesh buys again what an attempt may have cost already, whichever attempt's error
+// the caller is told.
+func final(err error, bought bool) error {
+	if f, ok := errors.AsType[*failure](err); ok && bought {
+		f.shouldRetry, f.meshFinal = "false", true
+	}
+	return err
 }
 
 // deadline bounds the upstream's time of a call that does not stream. Streams end by silence alone.
@@ -617,7 +631,7 @@ func (c *call) refusal(a *attempt, status int, h http.Header, body []byte, why p
 			f.cause.Public = text
 		}
 	}
-	if a.number > 1 && status >= http.StatusInternalServerError {
+	if a.number > 1 && status >= http.StatusInternalServerError && f.retryAfter == "" {
 		f.shouldRetry = "false" // it was tried again already: the SDK's retries would multiply with ours (F215)
 	}
 	return f

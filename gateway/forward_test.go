@@ -100,6 +100,39 @@ func TestAttemptsHaveOneBudget(t *testing.T) {
 	require.Len(t, b.settled(3), 3)
 }
 
+// TestF215_WhatMayHaveCostSomethingIsNotBoughtAgain, whichever attempt's error the caller is told; and behind the deadline nobody else is
+// asked. A provider that says when to come again is believed.
+func TestF215_WhatMayHaveCostSomethingIsNotBoughtAgain(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(s *setup) {
+		s.config.Connect, s.config.FirstByte, s.config.Unary = 400*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
+		s.model("m", "hold", "hold", "hold")
+	})
+	a := b.chat()
+	require.Equal(t, http.StatusGatewayTimeout, a.StatusCode, a.text())
+	require.Equal(t, "false", a.Header.Get("X-Should-Retry"))
+	require.Equal(t, "true", a.Header.Get("X-Envoy-Ratelimited"))
+	require.Equal(t, int64(1), b.mock.Counts().Count)
+
+	b = start(t, func(s *setup) {
+		lost := s.model("lost", "reset_after(5)", "small")
+		lost[1].BaseURL = "http://127.0.0.1:1"
+		s.model("later", "status(503),retry_after(2)", "status(503),retry_after(2)")
+	})
+	ask := func(model string) answer {
+		return b.post("/v1/chat/completions", `{"model":"`+model+`","messages":[{"role":"user","content":"hi"}]}`)
+	}
+	a = ask("lost")
+	require.Equal(t, http.StatusBadGateway, a.StatusCode, a.text())
+	require.Equal(t, "upstream_unreachable", a.failure(t).Code, "of the second target")
+	require.Equal(t, "false", a.Header.Get("X-Should-Retry"))
+	require.Equal(t, "true", a.Header.Get("X-Envoy-Ratelimited"))
+
+	a = ask("later")
+	require.Equal(t, "2", a.Header.Get("Retry-After"))
+	require.Empty(t, a.Header.Get("X-Should-Retry"))
+}
+
 // What has been answered was paid for; that the ledger could not note it yet is no reason to ask another target.
 func TestASettlementThatFailsIsNotForwardedAgain(t *testing.T) {
 	t.Parallel()

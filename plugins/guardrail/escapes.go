@@ -5,6 +5,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // unescaper reads what JSON writes as \uXXXX. The inputs and results of tools are JSON within a text, and some programs write
@@ -85,11 +88,20 @@ func escaped(text string) (r rune, size int, more bool) {
 	return r, size, false
 }
 
-// unescaped returns a whole text without escapes.
-func unescaped(text string) string {
-	if !strings.Contains(text, `\u`) {
+// readable returns a whole text as it reads: with letters for their numbers, without characters that nobody sees, and with
+// ordinary letters for those that only look otherwise.
+func readable(text string) string {
+	if strings.Contains(text, `\u`) {
+		var u unescaper
+		text = u.push(text) + u.end()
+	}
+	if strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
 		return text
 	}
-	var u unescaper
-	return u.push(text) + u.end()
+	return norm.NFKC.String(strings.Map(func(r rune) rune {
+		if r >= utf8.RuneSelf && unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
+			return -1
+		}
+		return r
+	}, text))
 }

@@ -286,7 +286,7 @@ func (q *request) mask(effects []effect) (*rail, error) {
 	masked := make([]string, len(q.texts))
 	for i, text := range q.texts {
 		var by *rail
-		if masked[i], by = newScanner(effects, q.hits.add).whole(text); by != nil {
+		if masked[i], by = whole(effects, text, q.hits.add); by != nil {
 			return by, nil
 		}
 	}

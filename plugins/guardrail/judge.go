@@ -113,7 +113,7 @@ func (j *judge) wholes(places []place) (edits []edit, by *rail) {
 		if by := j.counts(p.text); by != nil {
 			return nil, by
 		}
-		text, by := newScanner(j.effects, j.hits.add).whole(p.text)
+		text, by := whole(j.effects, p.text, j.hits.add)
 		if by != nil {
 			return nil, by
 		}
@@ -152,7 +152,7 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 		var by *rail
 		if p.channel == "" {
 			// Events that repeat a text were counted when its pieces came.
-			if text, by = newScanner(j.effects, j.hits.add).whole(p.text); by != nil {
+			if text, by = whole(j.effects, p.text, j.hits.add); by != nil {
 				return j.deny(by)
 			}
 		} else {
@@ -208,7 +208,7 @@ func (j *judge) oddity(ev sse.Event) plugins.StreamVerdict {
 	text := string(ev.Data)
 	by := j.counts(text)
 	if by == nil {
-		text, by = newScanner(j.effects, j.hits.add).whole(text)
+		text, by = whole(j.effects, text, j.hits.add)
 	}
 	if by != nil {
 		return j.deny(by)

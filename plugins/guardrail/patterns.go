@@ -95,23 +95,34 @@ func (p *pattern) find(text string, from int) (start, end int, ok bool) {
 func keywords(words []string) (pattern, error) {
 	sorted := slices.Clone(words)
 	slices.SortFunc(sorted, func(a, b string) int { return len(b) - len(a) }) // the longest first
+	// Between the words of a phrase any white space will do, and a line break as JSON writes it: text is wrapped.
+	const gap = `(?:\s|\pZ|\\[nrt])+`
+	gaps := regexp.MustCompile(gap)
 	quoted := make([]string, 0, len(sorted))
-	for _, w := range sorted {
-		quoted = append(quoted, regexp.QuoteMeta(w))
+	for i, w := range sorted {
+		parts := strings.Fields(w)
+		sorted[i] = strings.Join(parts, " ")
+		for j := range parts {
+			parts[j] = regexp.QuoteMeta(parts[j])
+		}
+		quoted = append(quoted, strings.Join(parts, gap))
 	}
-	whole := func(text string, start, end int) bool {
+	alone := func(text string, start, end int) bool {
 		first, _ := utf8.DecodeRuneInString(text[start:])
 		last, _ := utf8.DecodeLastRuneInString(text[:end])
 		return !(endsInWord(text[:start]) && inWord(first)) && !(beginsInWord(text[end:]) && inWord(last))
 	}
 	refine := func(text string, start, end int) (int, bool) {
-		if whole(text, start, end) {
+		if alone(text, start, end) {
 			return end, true
 		}
 		for _, w := range sorted { // a shorter one may be whole where the longest is not
 			// Folded letters may have other lengths, so that the end is looked for.
 			for stop := start; stop <= end; stop++ {
-				if len(w) <= 2*(stop-start) && strings.EqualFold(text[start:stop], w) && whole(text, start, stop) {
+				if len(w) > 2*(stop-start) || !alone(text, start, stop) {
+					continue
+				}
+				if strings.EqualFold(gaps.ReplaceAllString(text[start:stop], " "), w) {
 					return stop, true
 				}
 			}

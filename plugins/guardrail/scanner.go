@@ -58,16 +58,6 @@ func (s *scanner) push(piece string) (out string, by *rail) {
 	return s.decide(limit, len(s.text)-limit > maxHeld)
 }
 
-// whole reads a text that comes in one piece. One in which nothing is masked stays as it is, escapes included.
-func (s *scanner) whole(text string) (out string, by *rail) {
-	s.text = unescaped(text)
-	plain := s.text
-	if out, by = s.decide(len(s.text), true); out == plain {
-		out = text
-	}
-	return out, by
-}
-
 // end returns the rest.
 func (s *scanner) end() (out string, by *rail) { return s.decide(len(s.text), true) }
 
@@ -163,4 +153,26 @@ func (s *scanner) trim() {
 		s.spans[i].from -= n
 		s.spans[i].to -= n
 	}
+}
+
+// whole reads a text that comes in one piece: as it is, and then as people and models read it. One in which nothing is found stays
+// as it is.
+func whole(effects []effect, text string, hit func(*rail)) (out string, by *rail) {
+	out = text
+	for _, form := range []func(string) string{func(text string) string { return text }, readable} {
+		plain := form(out)
+		s := newScanner(effects, hit)
+		s.text = plain
+		masked, by := s.decide(len(plain), true)
+		if by != nil {
+			return "", by
+		}
+		if masked != plain {
+			out = masked
+		}
+		if readable(out) == out {
+			break
+		}
+	}
+	return out, nil
 }

@@ -35,7 +35,7 @@ func patterns(list ...string) governance.GuardrailRule {
 
 // masked returns a text as the rails leave it whole.
 func masked(t require.TestingT, text string, rails ...*rail) string {
-	out, by := newScanner(effectsOf(rails), func(*rail) {}).whole(text)
+	out, by := whole(effectsOf(rails), text, func(*rail) {})
 	require.Nil(t, by)
 	return out
 }
@@ -44,22 +44,27 @@ func TestKeywordsAreWholeWords(t *testing.T) {
 	t.Parallel()
 	r := railOf(t, governance.ActionMask, words("secret", "top secret", "Straße", "秘密", "c++"))
 	for text, want := range map[string]string{
-		"a Secret here":       "a [masked] here",
-		"secretary":           "secretary",
-		"top secretary":       "top secretary",
-		"TOP SECRET!":         "[masked]!",
-		"very top secret.":    "very [masked].",
-		"unsecret secret":     "unsecret [masked]",
-		"Die STRASSE, straße": "Die STRASSE, [masked]",
-		"X秘密":                 "X秘密",
-		"\"秘密\"":              "\"[masked]\"",
-		"in C++ and c++11":    "in [masked] and [masked]11",
-		"secret secret":       "[masked] [masked]",
-		"":                    "",
-		`{"a":"x\nsecret"}`:   `{"a":"x\n[masked]"}`,
-		`{"a":"nsecret"}`:     `{"a":"nsecret"}`,
-		`\u0073ecret \u00e9`:  "[masked] é",
-		`\u0073ecre \u00e9`:   `\u0073ecre \u00e9`,
+		"a Secret here":          "a [masked] here",
+		"secretary":              "secretary",
+		"top secretary":          "top secretary",
+		"TOP SECRET!":            "[masked]!",
+		"very top secret.":       "very [masked].",
+		"unsecret secret":        "unsecret [masked]",
+		"Die STRASSE, straße":    "Die STRASSE, [masked]",
+		"X秘密":                    "X秘密",
+		"\"秘密\"":                 "\"[masked]\"",
+		"in C++ and c++11":       "in [masked] and [masked]11",
+		"secret secret":          "[masked] [masked]",
+		"":                       "",
+		`{"a":"x\nsecret"}`:      `{"a":"x\n[masked]"}`,
+		`{"a":"nsecret"}`:        `{"a":"nsecret"}`,
+		"a top\n\t\u00a0secret.": "a [masked].",
+		`"top\nsecret"`:          `"[masked]"`,
+		"se\u200bcr\u00adet, …":  "[masked], ...",
+		"ｓｅｃｒｅｔ 𝐬𝐞𝐜𝐫𝐞𝐭":      "[masked] [masked]",
+		"s\u200be\u200b … ｅ": "s\u200be\u200b … ｅ",
+		`\u0073ecret \u00e9`: "[masked] é",
+		`\u0073ecre \u00e9`:  `\u0073ecre \u00e9`,
 	} {
 		require.Equal(t, want, masked(t, text, r), text)
 	}
@@ -211,6 +216,11 @@ func TestStretches_HideNoMatch(t *testing.T) {
 	})
 }
 
+func unescape(text string) string {
+	var u unescaper
+	return u.push(text) + u.end()
+}
+
 // TestUnescaper_PiecesMakeNoDifference, and JSON means the same without the escapes.
 func TestUnescaper_PiecesMakeNoDifference(t *testing.T) {
 	t.Parallel()
@@ -218,11 +228,11 @@ func TestUnescaper_PiecesMakeNoDifference(t *testing.T) {
 		`\u0041\u00e9`: "Aé", `\\u0041`: `\\u0041`, `\\\u0041`: `\\A`, `\ud83d\ude00!`: "😀!", `\ud83d x`: `\ud83d x`, `\ud83d\u0041`: `\ud83dA`,
 		`\ude00\ud83d`: `\ude00\ud83d`, `\u0022\u005C\u005c\u000a\u007f`: `\u0022\u005C\u005c\u000a\u007f`, `\u00`: `\u00`, `\uzzzz`: `\uzzzz`, `\`: `\`, `\u`: `\u`, `\ud83d\`: `\ud83d\`,
 	} {
-		require.Equal(t, want, unescaped(text), text)
+		require.Equal(t, want, unescape(text), text)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{`\`, "u", "00", "41", "d83d", `\ude00`, `\u0022`, `"`, "é", `\n`}), 0, 12).Draw(t, "parts"), "")
-		want := unescaped(text)
+		want := unescape(text)
 		var u unescaper
 		got := ""
 		for rest := text; rest != ""; {
@@ -239,7 +249,7 @@ func TestUnescaper_PiecesMakeNoDifference(t *testing.T) {
 		}
 		written += `"`
 		var read string
-		require.NoError(t, json.Unmarshal([]byte(unescaped(written)), &read), "%s", written)
+		require.NoError(t, json.Unmarshal([]byte(unescape(written)), &read), "%s", written)
 		require.Equal(t, value, read)
 	})
 }
@@ -278,7 +288,7 @@ func BenchmarkScanner(b *testing.B) {
 		text := strings.Repeat(piece, 1<<20/len(piece))
 		b.SetBytes(int64(len(text)))
 		for b.Loop() {
-			newScanner(effectsOf(rails), func(*rail) {}).whole(text)
+			whole(effectsOf(rails), text, func(*rail) {})
 		}
 	})
 }

@@ -55,3 +55,24 @@ func TestNumbersInToolInputsAreTexts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `{"content":[{"type":"tool_use","id":"t","name":"pay","input":{"card":"[masked]","amount":1.50, "note":"für [masked]","cc":"\u0061"}}],"usage":{"output_tokens":4111111111111111}}`, string(v.Body))
 }
+
+// TestPromptsOfTokensAreRefused where a guardrail would have to read them.
+func TestPromptsOfTokensAreRefused(t *testing.T) {
+	t.Parallel()
+	for body, route := range map[string]string{
+		`{"prompt":[1,2,3]}`: governance.RouteCompletions, `{"prompt":["hi",[1]]}`: governance.RouteCompletions,
+		`{"input":[[1,2],[3]]}`: governance.RouteEmbeddings, `{"input":[7]}`: governance.RouteEmbeddings,
+	} {
+		deny := guard(t, newPlugin(t), call(t, route, body, guards(governance.ActionMask, words("secret")))).Deny
+		require.NotNil(t, deny, body)
+		require.Equal(t, governance.CodePluginUnsupported, deny.Code)
+		require.NotEmpty(t, deny.Param)
+		require.Nil(t, guard(t, newPlugin(t), call(t, route, body, guards(governance.ActionLog, words("secret")))).Deny)
+		require.Nil(t, guard(t, newPlugin(t), call(t, route, body, guards(governance.ActionBlock, governance.GuardrailRule{Type: governance.RuleMaxTokens, Tokens: 5}))).Deny)
+	}
+	for body, route := range map[string]string{
+		`{"prompt":["hi"]}`: governance.RouteCompletions, `{"prompt":null}`: governance.RouteCompletions, `{"input":"hi"}`: governance.RouteEmbeddings, `{"input":[]}`: governance.RouteEmbeddings,
+	} {
+		require.Nil(t, guard(t, newPlugin(t), call(t, route, body, guards(governance.ActionMask, words("secret")))).Deny, body)
+	}
+}
