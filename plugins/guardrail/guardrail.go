@@ -289,6 +289,12 @@ func (q *request) mask(effects []effect) (*rail, error) {
 		if masked[i], by = whole(effects, text, q.hits.add); by != nil {
 			return by, nil
 		}
+		if masked[i] != text && isInput(text) && !isInput(masked[i]) { // what is JSON stays JSON
+			masked[i], by = wholeInput(effects, text, q.hits.add)
+			if by != nil {
+				return by, nil
+			}
+		}
 	}
 	return nil, q.replace(masked)
 }

@@ -452,7 +452,7 @@ func TestInputsOfToolsAreReadAsWhatTheyMean(t *testing.T) {
 		}
 	}
 	chat := frames[governance.RouteChat]
-	untouched := chat(`{"path":"C:\\u0041","q":"\"\n\t`) + chat(`\u000a"}`) + `data: {"choices":[{"index":0,"delta":{"content":"write \\u0041"}}]}` + "\n\n"
+	untouched := chat(`{"path":"C:\\u0041","q":"\"\n\t`) + chat(`"}`) + `data: {"choices":[{"index":0,"delta":{"content":"write \\u0041"}}]}` + "\n\n"
 	events, deny := streamed(t, newPlugin(t), call(t, governance.RouteChat, `{"stream":true}`, guards(governance.ActionMask, words("secret"))), untouched)
 	require.Nil(t, deny)
 	same := ""

@@ -28,11 +28,16 @@ type judge struct {
 
 var _ plugins.AnswerJudge = (*judge)(nil)
 
+// pieces reads a text that comes in pieces: push returns what of it can be passed on, and end the rest.
+type pieces interface {
+	push(piece string) (out string, by *rail)
+	end() (out string, by *rail)
+}
+
 // channel is a text of a stream that comes in pieces, with the event that brought the last one: what is held back goes out
 // in an event of the same form.
 type channel struct {
-	scanner *scanner
-	escapes *unescaper // of a tool's input; nil: the text is no JSON
+	scanner pieces
 	name    []byte
 	data    []byte
 	edits   []edit // that leave nothing of the event's texts but the channel's
@@ -113,7 +118,7 @@ func (j *judge) wholes(places []place) (edits []edit, by *rail) {
 		if by := j.counts(p.text); by != nil {
 			return nil, by
 		}
-		text, by := whole(j.effects, p.text, j.hits.add)
+		text, by := j.whole(&p)
 		if by != nil {
 			return nil, by
 		}
@@ -152,7 +157,7 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 		var by *rail
 		if p.channel == "" {
 			// Events that repeat a text were counted when its pieces came.
-			if text, by = whole(j.effects, p.text, j.hits.add); by != nil {
+			if text, by = j.whole(&p); by != nil {
 				return j.deny(by)
 			}
 		} else {
@@ -160,13 +165,13 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 				return j.deny(by)
 			}
 			c := j.channel(p.channel)
-			if text, by = c.push(p.text); by != nil {
+			if text, by = c.scanner.push(p.text); by != nil {
 				return j.deny(by)
 			}
 			c.owes = true
 			fresh = append(fresh, p.channel)
 			if f.closes(p.channel) {
-				rest, by := c.end()
+				rest, by := c.scanner.end()
 				if by != nil {
 					return j.deny(by)
 				}
@@ -201,6 +206,14 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 		v.Events = append(out, sse.Event{Name: ev.Name, Data: splice(ev.Data, edits)})
 	}
 	return v
+}
+
+// whole judges a text that comes in one piece.
+func (j *judge) whole(p *place) (out string, by *rail) {
+	if p.input && isInput(p.text) {
+		return wholeInput(j.effects, p.text, j.hits.add)
+	}
+	return whole(j.effects, p.text, j.hits.add)
 }
 
 // oddity judges an event that is no JSON, whatever clients make of it.
@@ -260,33 +273,12 @@ func (j *judge) channel(name string) *channel {
 	if c == nil {
 		c = &channel{scanner: newScanner(j.effects, j.hits.add)}
 		if strings.HasSuffix(name, "arguments") || strings.HasSuffix(name, "partial_json") {
-			c.escapes = &unescaper{}
+			c.scanner = newInput(j.effects, j.hits.add)
 		}
 		j.channels[name] = c
 		j.order = append(j.order, name)
 	}
 	return c
-}
-
-// push adds a piece and returns what can be passed on.
-func (c *channel) push(piece string) (string, *rail) {
-	if c.escapes != nil {
-		piece = c.escapes.push(piece)
-	}
-	return c.scanner.push(piece)
-}
-
-// end returns what was held back.
-func (c *channel) end() (string, *rail) {
-	var text string
-	if c.escapes != nil {
-		var by *rail
-		if text, by = c.scanner.push(c.escapes.end()); by != nil {
-			return "", by
-		}
-	}
-	rest, by := c.scanner.end()
-	return text + rest, by
 }
 
 // keep notes the event that brought a piece, for what may be held back of it.
@@ -304,7 +296,7 @@ func (c *channel) keep(ev sse.Event, edits []edit, name string) {
 // rest returns an event with what was held back; none, where nothing was.
 func (c *channel) rest() ([]sse.Event, *rail) {
 	c.owes = false
-	text, by := c.end()
+	text, by := c.scanner.end()
 	if by != nil || text == "" {
 		return nil, by
 	}

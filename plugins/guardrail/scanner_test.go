@@ -216,42 +216,98 @@ func TestStretches_HideNoMatch(t *testing.T) {
 	})
 }
 
-func unescape(text string) string {
-	var u unescaper
-	return u.push(text) + u.end()
-}
-
-// TestUnescaper_PiecesMakeNoDifference, and JSON means the same without the escapes.
-func TestUnescaper_PiecesMakeNoDifference(t *testing.T) {
+// TestUnescaped_LeavesWhatJSONNeeds, and JSON means the same without the other escapes.
+func TestUnescaped_LeavesWhatJSONNeeds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`\u0041\u00e9`: "Aé", `\\u0041`: `\\u0041`, `\\\u0041`: `\\A`, `\ud83d\ude00!`: "😀!", `\ud83d x`: `\ud83d x`, `\ud83d\u0041`: `\ud83dA`,
-		`\ude00\ud83d`: `\ude00\ud83d`, `\u0022\u005C\u005c\u000a\u007f`: `\u0022\u005C\u005c\u000a\u007f`, `\u00`: `\u00`, `\uzzzz`: `\uzzzz`, `\`: `\`, `\u`: `\u`, `\ud83d\`: `\ud83d\`,
+		`\u0041\u00e9`: "Aé", `\\u0041`: `\\u0041`, `\\\u0041`: `\\A`, `\ud83d\ude00!`: "😀!", `\ud83d x`: `\ud83d x`,
+		`\ude00\u0041`: `\ude00A`, `\u0022\u005C\u005c\u000a\u007f`: `\u0022\u005C\u005c\u000a\u007f`, `\u00`: `\u00`, `\uzzzz`: `\uzzzz`, `\`: `\`, `\u`: `\u`,
 	} {
-		require.Equal(t, want, unescape(text), text)
+		require.Equal(t, want, unescaped(text), text)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{`\`, "u", "00", "41", "d83d", `\ude00`, `\u0022`, `"`, "é", `\n`}), 0, 12).Draw(t, "parts"), "")
-		want := unescape(text)
-		var u unescaper
-		got := ""
-		for rest := text; rest != ""; {
-			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
-			got += u.push(rest[:n])
-			require.LessOrEqual(t, len(u.held), 2*escape)
-			rest = rest[n:]
-		}
-		require.Equal(t, want, got+u.end())
 		value := rapid.String().Draw(t, "value")
-		written := `"`
-		for _, unit := range utf16.Encode([]rune(value)) { // every character by its number
-			written += fmt.Sprintf(`\u%04x`, unit)
-		}
-		written += `"`
 		var read string
-		require.NoError(t, json.Unmarshal([]byte(unescape(written)), &read), "%s", written)
+		require.NoError(t, json.Unmarshal([]byte(unescaped(byNumbers(value))), &read))
 		require.Equal(t, value, read)
 	})
+}
+
+// byNumbers writes a JSON string with every character by its number.
+func byNumbers(value string) string {
+	written := `"`
+	for _, unit := range utf16.Encode([]rune(value)) {
+		written += fmt.Sprintf(`\u%04x`, unit)
+	}
+	return written + `"`
+}
+
+// TestInput_PiecesMakeNoDifference: what goes out is what the whole input would become, it is JSON, and without a match it means what
+// it meant before.
+func TestInput_PiecesMakeNoDifference(t *testing.T) {
+	t.Parallel()
+	effects := effectsOf([]*rail{railOf(t, governance.ActionMask, words("secret", "top secret")), railOf(t, governance.ActionMask, patterns(`\d{4}`, `a.{0,9}b`))})
+	values := rapid.Custom(func(t *rapid.T) any {
+		text := rapid.StringOfN(rapid.SampledFrom([]rune("ab \"\\\n/é秘😀1")), 0, 8, -1)
+		return rapid.OneOf(
+			rapid.Map(text, func(s string) any { return s }), rapid.Map(rapid.IntRange(-20_000, 20_000), func(n int) any { return n }),
+			rapid.Just[any](nil), rapid.Just[any](true), rapid.Just[any]("my secret"), rapid.Just[any]("top\nsecret 1234"),
+		).Draw(t, "value")
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		list := rapid.SliceOfN(values, 0, 5).Draw(t, "list")
+		document, err := json.Marshal(map[string]any{"list": list, "deep": map[string]any{"x": list}})
+		require.NoError(t, err)
+		text := string(document)
+		if rapid.Bool().Draw(t, "by numbers") {
+			text = `{"list":[` + byNumbers(fmt.Sprint(list...)) + `, -1.5e3 ]}`
+		}
+		want, by := wholeInput(effects, text, func(*rail) {})
+		require.Nil(t, by)
+		in := newInput(effects, func(*rail) {})
+		got := ""
+		for rest := text; rest != ""; {
+			n := rapid.IntRange(1, min(len(rest), 7)).Draw(t, "piece")
+			for n < len(rest) && !utf8.RuneStart(rest[n]) {
+				n++
+			}
+			out, by := in.push(rest[:n])
+			require.Nil(t, by)
+			got += out
+			rest = rest[n:]
+		}
+		out, by := in.end()
+		require.Nil(t, by)
+		got += out
+		require.True(t, json.Valid([]byte(got)), got)
+		require.JSONEq(t, want, got)
+		if want == text {
+			require.JSONEq(t, text, got)
+		}
+	})
+}
+
+// TestInput_ThatIsNoJSON passes as it is, but for what is masked.
+func TestInput_ThatIsNoJSON(t *testing.T) {
+	t.Parallel()
+	effects := effectsOf([]*rail{railOf(t, governance.ActionMask, words("secret"))})
+	for text, want := range map[string]string{
+		`{"a":"b`: `{"a":"b`, `{"a":"\u00`: `{"a":"\u00`, `secret`: `"[masked]"`, `{a: secret}`: `{a: "[masked]"}`, `"secret`: `"[masked]`, `[1,,]`: `[1,,]`,
+		strings.Repeat("x", 3*maxBare): strings.Repeat("x", 3*maxBare),
+	} {
+		in := newInput(effects, func(*rail) {})
+		out, by := in.push(text)
+		require.Nil(t, by)
+		rest, by := in.end()
+		require.Nil(t, by)
+		require.Equal(t, want, out+rest)
+	}
+	in := newInput(effectsOf([]*rail{railOf(t, governance.ActionBlock, words("secret"))}), func(*rail) {})
+	out, by := in.push(`{"a":"my sec`)
+	require.Nil(t, by)
+	require.NotContains(t, out, "sec")
+	_, by = in.push(`ret"}`)
+	require.NotNil(t, by)
 }
 
 // TestWhatCannotBecomeAMatchIsPassedOnAtOnce: a guard of streams must not make them wait.

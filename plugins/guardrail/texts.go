@@ -19,6 +19,7 @@ type place struct {
 	from, to int
 	text     string
 	channel  string // of texts that come in pieces; "": this one is whole
+	input    bool   // the text is the input of a tool, and JSON
 }
 
 // textNames are the members of answers, in all dialects, that hold what a model writes.
@@ -31,7 +32,7 @@ var textNames = map[string]bool{
 // textsIn lists the texts in a JSON document in their order. channel names the channel of the one at a path; "": it is whole.
 // What is no JSON has none.
 func textsIn(data []byte, channel func(path []step) string) []place {
-	w := walker{data: data, dec: jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)), channel: channel}
+	w := walker{data: data, dec: decoderOf(data), channel: channel}
 	if !w.value(false) {
 		return nil
 	}
@@ -70,7 +71,7 @@ func (w *walker) value(all bool) bool {
 			if err != nil && len(text) == 0 {
 				return true
 			}
-			p := place{from: to - len(raw), to: to, text: string(text)}
+			p := place{from: to - len(raw), to: to, text: string(text), input: !all && w.named("arguments")}
 			if w.channel != nil {
 				p.channel = w.channel(w.path)
 			}
@@ -88,6 +89,24 @@ func (w *walker) value(all bool) bool {
 		return false
 	}
 	return w.dec.SkipValue() == nil
+}
+
+// named reports whether the path ends with a member of that name.
+func (w *walker) named(name string) bool {
+	return len(w.path) > 0 && w.path[len(w.path)-1].name == name
+}
+
+// stringsIn lists every string and number in a JSON document.
+func stringsIn(data []byte) []place {
+	w := walker{data: data, dec: decoderOf(data)}
+	if !w.value(true) {
+		return nil
+	}
+	return w.places
+}
+
+func decoderOf(data []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // isText reports whether the string at the path is one that a model wrote: a member with such a name, or in a list below one.
