@@ -3,7 +3,6 @@ package governance
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -102,7 +101,7 @@ func (g *Guardrail) AppliesTo(p *Principal, model string) bool {
 const (
 	maxPatterns     = 50
 	maxPatternBytes = 1 << 10
-	maxProgram      = 10_000 // instructions of a compiled pattern
+	maxProgram      = 10_000 // instructions of all compiled patterns of a rule together
 	maxWords        = 1_000
 	maxWordBytes    = 100
 	minWebhook      = 10 * time.Millisecond
@@ -129,8 +128,13 @@ func (g *Guardrail) Check() error {
 		if len(r.Patterns) == 0 || len(r.Patterns) > maxPatterns {
 			return wrong("rule.patterns", fmt.Sprintf("has 1 to %d patterns", maxPatterns))
 		}
+		size := 0
 		for i, p := range r.Patterns {
-			if err := checkPattern(p); err != nil {
+			n, err := checkPattern(p)
+			if size += n; err == nil && size > maxProgram {
+				err = fmt.Errorf("makes the rule larger than %d instructions: repetitions such as {1,200} count as often as they may occur", maxProgram)
+			}
+			if err != nil {
 				return wrong(fmt.Sprintf("rule.patterns[%d]", i), err.Error())
 			}
 		}
@@ -202,29 +206,54 @@ func (r *GuardrailRule) foreign() string {
 	return ""
 }
 
-// checkPattern refuses what cannot be compiled, costs too much, or makes no sense in a text that comes in pieces.
-func checkPattern(p string) error {
+// checkPattern returns the instructions of a pattern. It refuses what cannot be compiled, or makes no sense in a text that comes in
+// pieces.
+func checkPattern(p string) (size int, err error) {
 	if p == "" || len(p) > maxPatternBytes {
-		return fmt.Errorf("has 1 to %d bytes", maxPatternBytes)
+		return 0, fmt.Errorf("has 1 to %d bytes", maxPatternBytes)
 	}
 	parsed, err := syntax.Parse(p, syntax.Perl)
 	if err != nil {
-		return errors.New("is no RE2 expression: " + err.Error())
+		return 0, errors.New("is no RE2 expression: " + err.Error())
 	}
 	if anchored(parsed) {
-		return errors.New("must not use ^, $, \\A or \\z without (?m): texts come in pieces")
+		return 0, errors.New("must not use ^, $, \\A or \\z without (?m): texts come in pieces")
+	}
+	if shortest(parsed) == 0 {
+		return 0, errors.New("must not match the empty text")
 	}
 	prog, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
-		return errors.New("is no RE2 expression: " + err.Error())
+		return 0, errors.New("is no RE2 expression: " + err.Error())
 	}
-	if len(prog.Inst) > maxProgram {
-		return fmt.Errorf("is larger than %d instructions", maxProgram)
+	return len(prog.Inst), nil
+}
+
+// shortest returns the runes of the shortest text that an expression matches.
+func shortest(re *syntax.Regexp) int {
+	sum := func() (n int) {
+		for _, part := range re.Sub {
+			n += shortest(part)
+		}
+		return n
 	}
-	if regexp.MustCompile(p).MatchString("") {
-		return errors.New("must not match the empty text")
+	switch re.Op {
+	case syntax.OpLiteral:
+		return len(re.Rune)
+	case syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL, syntax.OpNoMatch:
+		return 1
+	case syntax.OpCapture, syntax.OpConcat, syntax.OpPlus:
+		return sum()
+	case syntax.OpRepeat:
+		return re.Min * sum()
+	case syntax.OpAlternate:
+		least := shortest(re.Sub[0])
+		for _, part := range re.Sub[1:] {
+			least = min(least, shortest(part))
+		}
+		return least
 	}
-	return nil
+	return 0
 }
 
 func anchored(re *syntax.Regexp) bool {

@@ -2,6 +2,7 @@ package governance_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,8 @@ func TestGuardrail_CheckNamesWhatIsWrong(t *testing.T) {
 		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{"^a"}}), "rule.patterns[0]"},
 		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{"a$"}}), "rule.patterns[0]"},
 		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{"a*"}}), "rule.patterns[0]"},
+		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{`a|\b`}}), "rule.patterns[0]"},
+		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: slices.Repeat([]string{`(?i)[\p{L}]{1,200}pN`}, 50)}), "rule.patterns[24]"},
 		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{strings.Repeat("a", 1025)}}), "rule.patterns[0]"},
 		{rule(governance.GuardrailRule{Type: governance.RuleRegex, Patterns: []string{`((a{30}){30}){12}`}}), "rule.patterns[0]"},
 		{rule(governance.GuardrailRule{Type: governance.RuleKeywords, Words: []string{"x", " "}}), "rule.words[1]"},

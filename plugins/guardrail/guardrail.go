@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -19,6 +20,9 @@ import (
 
 // ID is the plugin's name in configuration, logs and metrics.
 const ID = "guardrail"
+
+// longText is what a request has in texts, in bytes, that waits for its turn: half of the processors read such ones.
+const longText = 64 << 10
 
 const (
 	tag    = "tollgate.guardrails" // names, on the spend row, the guardrails that found something
@@ -43,7 +47,7 @@ func Module() plugins.Module {
 			return nil, fmt.Errorf("guardrail: max_text is at least 1, not %d", s.MaxText)
 		}
 		return &plugin{
-			settings: s, log: env.Log, webhooks: newWebhooks(env.DialControl),
+			settings: s, log: env.Log, webhooks: newWebhooks(env.DialControl), long: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)),
 			found:  env.Metrics.Counter("tollgate_guardrail_hits_total", "Requests and answers in which a guardrail found something, by guardrail and action.", "guardrail", "action"),
 			failed: env.Metrics.Counter("tollgate_guardrail_failures_total", "Requests and answers that a guardrail could not judge, by guardrail.", "guardrail"),
 		}, nil
@@ -54,6 +58,7 @@ type plugin struct {
 	settings settings
 	log      zerolog.Logger
 	webhooks *webhooks
+	long     chan struct{} // a place for each request with long texts that is read
 	found    func(values ...string)
 	failed   func(values ...string)
 
@@ -219,15 +224,15 @@ type request struct {
 	rails    []*rail
 	body     *jsonedit.Document
 	texts    []string
+	size     int // bytes of all texts
 	hits     hits
 	warnings []string
 }
 
 // judge returns the rail that blocks the request, or nil.
 func (q *request) judge(ctx context.Context) (*rail, error) {
-	size := 0
 	_ = q.body.MapTexts(func(text string) string {
-		size += len(text)
+		q.size += len(text)
 		q.texts = append(q.texts, text)
 		return text
 	})
@@ -235,7 +240,7 @@ func (q *request) judge(ctx context.Context) (*rail, error) {
 	for _, r := range q.rails {
 		switch r.Rule.Type {
 		case governance.RuleMaxSize:
-			if int64(size) > r.Rule.Bytes {
+			if int64(q.size) > r.Rule.Bytes {
 				q.hits.add(r)
 				if r.acts() {
 					return r, nil
@@ -249,7 +254,7 @@ func (q *request) judge(ctx context.Context) (*rail, error) {
 			readers = append(readers, r)
 		}
 	}
-	if size > q.p.settings.MaxText {
+	if q.size > q.p.settings.MaxText {
 		return q.tooMuch(readers), nil
 	}
 	for _, r := range readers {
@@ -257,7 +262,7 @@ func (q *request) judge(ctx context.Context) (*rail, error) {
 			return nil, r.broken
 		}
 	}
-	if by, err := q.mask(effectsOf(readers)); by != nil || err != nil {
+	if by, err := q.mask(ctx, readers); by != nil || err != nil {
 		return by, err
 	}
 	told, err := q.p.ask(ctx, q.call, readers, governance.StageRequest, q.texts, &q.hits)
@@ -279,22 +284,35 @@ func (q *request) tooMuch(readers []*rail) *rail {
 }
 
 // mask looks for the patterns in each text.
-func (q *request) mask(effects []effect) (*rail, error) {
+func (q *request) mask(ctx context.Context, readers []*rail) (*rail, error) {
+	effects := effectsOf(readers)
 	if len(effects) == 0 {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	if q.size > longText { // others have calls, too
+		select {
+		case q.p.long <- struct{}{}:
+			defer func() { <-q.p.long }()
+		case <-ctx.Done():
+		}
+	}
+	r := &reader{ctx: ctx, effects: effects, hit: q.hits.add}
 	masked := make([]string, len(q.texts))
 	for i, text := range q.texts {
 		var by *rail
-		if masked[i], by = whole(effects, text, q.hits.add); by != nil {
+		if masked[i], by = r.whole(text); by != nil {
 			return by, nil
 		}
 		if masked[i] != text && isInput(text) && !isInput(masked[i]) { // what is JSON stays JSON
-			masked[i], by = wholeInput(effects, text, q.hits.add)
-			if by != nil {
+			if masked[i], by = r.input(text); by != nil {
 				return by, nil
 			}
 		}
+	}
+	if err := r.fails(q.p, readers); err != nil {
+		return nil, err
 	}
 	return nil, q.replace(masked)
 }
@@ -350,6 +368,7 @@ func (q *request) clamp(r *rail) (*rail, error) {
 	switch {
 	case !given && r.Action == governance.ActionMask:
 		edits = append(edits, jsonedit.At(names[0]).Int(r.Rule.Tokens))
+		q.warnings = append(q.warnings, fmt.Sprintf("%s: set to %d by a guardrail", names[0], r.Rule.Tokens))
 	case len(edits) == 0:
 		return nil, nil
 	default:
@@ -361,6 +380,9 @@ func (q *request) clamp(r *rail) (*rail, error) {
 	case governance.ActionLog:
 		q.warnings = nil
 		return nil, nil
+	}
+	if budget, ok, err := q.body.Int("thinking", "budget_tokens"); err == nil && ok && budget >= r.Rule.Tokens {
+		return r, nil // Anthropic would refuse a limit that leaves no room behind the thoughts
 	}
 	body, err := q.body.With(edits...)
 	if err != nil {

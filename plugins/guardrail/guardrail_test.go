@@ -2,6 +2,7 @@ package guardrail
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -157,8 +158,10 @@ func TestBoundsOfSizeAndOutput(t *testing.T) {
 	} {
 		v := guard(t, s, call(t, c.route, c.body, guards(governance.ActionMask, tokens)))
 		require.Equal(t, c.want, string(v.Body), c.body)
-		require.Equal(t, strings.Contains(c.body, "tokens") && c.want != "", len(v.Warnings) > 0, c.body)
+		require.Equal(t, c.want != "", len(v.Warnings) > 0, c.body)
 	}
+	thinks := `{"max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024}}`
+	require.NotNil(t, guard(t, s, call(t, governance.RouteMessages, thinks, guards(governance.ActionMask, tokens))).Deny, "what is left would be refused by Anthropic, in its own words")
 	require.NotNil(t, guard(t, s, call(t, governance.RouteChat, `{"max_tokens":101}`, guards(governance.ActionBlock, tokens))).Deny)
 	require.Nil(t, guard(t, s, call(t, governance.RouteChat, `{"n":1}`, guards(governance.ActionBlock, tokens))).Deny)
 	v := guard(t, s, call(t, governance.RouteChat, `{"max_tokens":101}`, guards(governance.ActionLog, tokens)))
@@ -180,6 +183,39 @@ func TestT24_MoreThanIsInspectedIsRefused(t *testing.T) {
 	require.Nil(t, guard(t, s, call(t, governance.RouteChat, body, guards(governance.ActionLog, words("never")))).Deny)
 }
 
+// TestT24_PatternsHaveABudgetOfTime: what is not read in it is decided as every failure is, and a guardrail that logs refuses nothing.
+func TestT24_PatternsHaveABudgetOfTime(t *testing.T) {
+	t.Parallel()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		action governance.GuardrailAction
+		allow  bool
+		fails  bool
+	}{{governance.ActionMask, false, true}, {governance.ActionBlock, false, true}, {governance.ActionMask, true, false}, {governance.ActionLog, false, false}} {
+		all := guards(c.action, patterns(`x{1,9}y`))
+		all[0].AllowOnError = c.allow
+		s := newPlugin(t)
+		v, err := s.Guard(over, call(t, governance.RouteChat, `{"messages":[{"role":"user","content":"xxy"}]}`, all))
+		require.Equal(t, c.fails, err != nil)
+		require.Nil(t, v.Deny)
+		require.Nil(t, v.Body)
+		require.Equal(t, 1.0, s.metrics.Value("tollgate_guardrail_failures_total", "guard_000000000001"))
+		_, err = s.GuardAnswer(call(t, governance.RouteChat, `{}`, all)).Whole(over, []byte(`{"choices":[{"message":{"content":"xxy"}}]}`))
+		require.Equal(t, c.fails, err != nil)
+	}
+}
+
+// TestLongTextsAreReadInPieces, which makes no difference.
+func TestLongTextsAreReadInPieces(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("é filler ", 5_000) + "top secret" + strings.Repeat(" and more", 5_000) + " sec"
+	for cut := range 3 {
+		long := strings.Repeat("x", cut+readPiece-5) + " top secret " + text
+		require.Equal(t, strings.ReplaceAll(long, "top secret", "[masked]"), masked(t, long, railOf(t, governance.ActionMask, words("top secret"))))
+	}
+}
+
 // streamed returns what a judge leaves of a stream.
 func streamed(t require.TestingT, s setup, c *plugins.Call, text string) (out []sse.Event, deny *governance.Error) {
 	j := s.GuardAnswer(c)
@@ -191,7 +227,7 @@ func streamed(t require.TestingT, s setup, c *plugins.Call, text string) (out []
 			break
 		}
 		require.NoError(t, err)
-		v, err := j.Event(nil, ev) //nolint:staticcheck // patterns wait for nobody
+		v, err := j.Event(context.Background(), ev)
 		require.NoError(t, err)
 		switch {
 		case v.Deny != nil:
@@ -202,7 +238,7 @@ func streamed(t require.TestingT, s setup, c *plugins.Call, text string) (out []
 			out = append(out, v.Events...)
 		}
 	}
-	v, err := j.End(nil) //nolint:staticcheck // the same
+	v, err := j.End(context.Background())
 	require.NoError(t, err)
 	return append(out, v.Events...), v.Deny
 }
@@ -530,7 +566,7 @@ func TestWebhooks(t *testing.T) {
 			_, _ = io.WriteString(w, `{"action":"block"}`)
 		case strings.Contains(last, "mask me"):
 			seen.Texts[len(seen.Texts)-1] = "masked by the hook"
-			_ = json.NewEncoder(w).Encode(reply{"mask", seen.Texts})
+			_ = json.NewEncoder(w).Encode(map[string]any{"action": "mask", "texts": seen.Texts})
 		default:
 			_, _ = io.WriteString(w, `{"action":"allow"}`)
 		}
@@ -562,19 +598,16 @@ func TestWebhooksOfStreams(t *testing.T) {
 		var q question
 		body, _ := io.ReadAll(r.Body)
 		_ = json.Unmarshal(body, &q)
-		said := reply{Action: "allow"}
+		action := "allow"
 		for i, text := range q.Texts {
 			switch {
 			case strings.Contains(text, "block"):
-				said.Action = "block"
-			case strings.Contains(text, "mask me") && said.Action == "allow":
-				said = reply{"mask", q.Texts}
-				fallthrough
+				action = "block"
 			case strings.Contains(text, "mask me"):
-				said.Texts[i] = "[[" + text + "]]"
+				action, q.Texts[i] = "mask", "[["+text+"]]"
 			}
 		}
-		_ = json.NewEncoder(w).Encode(said)
+		_ = json.NewEncoder(w).Encode(map[string]any{"action": action, "texts": q.Texts})
 	})
 	for route, d := range dialects {
 		t.Run(route, func(t *testing.T) {
@@ -703,8 +736,11 @@ func TestWebhooksThatFail(t *testing.T) {
 		"redirects": hook(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
 		}),
-		"no JSON":       hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),
-		"no action":     hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"action":"maybe"}`) }),
+		"no JSON":   hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),
+		"no action": hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"action":"maybe"}`) }),
+		"null": hook(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"action":"mask","texts":[null]}`)
+		}),
 		"too few texts": hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"action":"mask","texts":[]}`) }),
 		"too large":     hook(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte(" "), maxVerdict+1)) }),
 		"is down":       {Type: governance.RuleWebhook, URL: down.URL + "/judge?token=hidden"},

@@ -1,6 +1,7 @@
 package guardrail
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 
@@ -114,7 +115,7 @@ func (in *input) word() *rail {
 	if len(in.bare) == 0 {
 		return nil
 	}
-	text, by := whole(in.effects, string(in.bare), in.hit)
+	text, by := (&reader{ctx: context.Background(), effects: in.effects, hit: in.hit}).whole(string(in.bare))
 	if text == string(in.bare) {
 		in.out = append(in.out, text...)
 	} else {
@@ -163,24 +164,6 @@ func decoded(escape string) string {
 func appendEscaped(out []byte, text string) []byte {
 	quoted, _ := jsontext.AppendQuote(nil, text) // its only error is about invalid UTF-8, replaced by U+FFFD
 	return append(out, quoted[1:len(quoted)-1]...)
-}
-
-// wholeInput reads the input of a tool that comes in one piece.
-func wholeInput(effects []effect, text string, hit func(*rail)) (out string, by *rail) {
-	var edits []edit
-	for _, p := range stringsIn([]byte(text)) {
-		with, by := whole(effects, p.text, hit)
-		if by != nil {
-			return "", by
-		}
-		if with != p.text {
-			edits = append(edits, edit{p, with})
-		}
-	}
-	if len(edits) == 0 {
-		return text, nil
-	}
-	return string(splice([]byte(text), edits)), nil
 }
 
 // isInput reports whether a text is JSON of an object or a list, as inputs of tools are.

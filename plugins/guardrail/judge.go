@@ -70,7 +70,13 @@ func (j *judge) Whole(ctx context.Context, body []byte) (plugins.Verdict, error)
 		return plugins.Verdict{}, j.broken
 	}
 	places := textsIn(body, nil)
-	edits, by := j.wholes(places)
+	late, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	r := j.reader(late)
+	edits, by := j.wholes(r, places)
+	if err := r.fails(j.p, j.rails); by == nil && err != nil {
+		return plugins.Verdict{}, err
+	}
 	if by == nil && len(places) > 0 {
 		texts := make([]string, len(places))
 		for i := range places {
@@ -113,12 +119,12 @@ func indexOf(places []place, from int) int {
 }
 
 // wholes judges texts that come in one piece.
-func (j *judge) wholes(places []place) (edits []edit, by *rail) {
+func (j *judge) wholes(r *reader, places []place) (edits []edit, by *rail) {
 	for _, p := range places {
 		if by := j.counts(p.text); by != nil {
 			return nil, by
 		}
-		text, by := j.whole(&p)
+		text, by := readWhole(r, &p)
 		if by != nil {
 			return nil, by
 		}
@@ -134,7 +140,11 @@ func (j *judge) Event(ctx context.Context, ev sse.Event) (plugins.StreamVerdict,
 	if j.broken != nil {
 		return plugins.StreamVerdict{}, j.broken
 	}
-	v := j.scan(ev)
+	r := j.reader(ctx)
+	v := j.scan(r, ev)
+	if err := r.fails(j.p, j.rails); v.Deny == nil && err != nil {
+		return plugins.StreamVerdict{}, err
+	}
 	if v.Deny != nil || j.held == nil {
 		return v, nil
 	}
@@ -142,12 +152,12 @@ func (j *judge) Event(ctx context.Context, ev sse.Event) (plugins.StreamVerdict,
 }
 
 // scan looks for the patterns in an event's texts.
-func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
+func (j *judge) scan(r *reader, ev sse.Event) plugins.StreamVerdict {
 	switch data := bytes.TrimSpace(ev.Data); {
 	case len(data) == 0:
 		return plugins.StreamVerdict{Pass: true}
 	case string(data) != done && !json.Valid(data):
-		return j.oddity(ev)
+		return j.oddity(r, ev)
 	}
 	f := readFrame(j.call.Route, ev.Data)
 	var edits []edit
@@ -157,7 +167,7 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 		var by *rail
 		if p.channel == "" {
 			// Events that repeat a text were counted when its pieces came.
-			if text, by = j.whole(&p); by != nil {
+			if text, by = readWhole(r, &p); by != nil {
 				return j.deny(by)
 			}
 		} else {
@@ -208,20 +218,24 @@ func (j *judge) scan(ev sse.Event) plugins.StreamVerdict {
 	return v
 }
 
-// whole judges a text that comes in one piece.
-func (j *judge) whole(p *place) (out string, by *rail) {
+func (j *judge) reader(ctx context.Context) *reader {
+	return &reader{ctx: ctx, effects: j.effects, hit: j.hits.add}
+}
+
+// readWhole judges a text that comes in one piece.
+func readWhole(r *reader, p *place) (out string, by *rail) {
 	if p.input && isInput(p.text) {
-		return wholeInput(j.effects, p.text, j.hits.add)
+		return r.input(p.text)
 	}
-	return whole(j.effects, p.text, j.hits.add)
+	return r.whole(p.text)
 }
 
 // oddity judges an event that is no JSON, whatever clients make of it.
-func (j *judge) oddity(ev sse.Event) plugins.StreamVerdict {
+func (j *judge) oddity(r *reader, ev sse.Event) plugins.StreamVerdict {
 	text := string(ev.Data)
 	by := j.counts(text)
 	if by == nil {
-		text, by = whole(j.effects, text, j.hits.add)
+		text, by = r.whole(text)
 	}
 	if by != nil {
 		return j.deny(by)

@@ -19,6 +19,7 @@ type pattern struct {
 	re     *regexp.Regexp
 	prog   *syntax.Prog
 	begins *[utf8.RuneSelf]bool
+	starts starts
 	within *stretches // nil: a match may depend on what is around it
 	// refine looks at a match within its text and returns where it really ends; false: it is none. Nil: all are.
 	refine func(text string, start, end int) (int, bool)
@@ -62,7 +63,7 @@ func newPattern(text string, refine func(string, int, int) (int, bool)) (pattern
 	if err != nil {
 		return pattern{}, fmt.Errorf("compile pattern: %w", err)
 	}
-	return pattern{re: re, prog: prog, begins: firsts(prog), within: stretchesOf(prog), refine: refine}, nil
+	return pattern{re: re, prog: prog, begins: firsts(prog), starts: startsOf(prog), within: stretchesOf(prog), refine: refine}, nil
 }
 
 // find returns the first match in text that begins at or behind from, with what lies before it as its context.
@@ -199,9 +200,9 @@ func pii() []named {
 			}
 			return n <= 15 && (strings.HasPrefix(s, "+") && n >= 8 || n >= 9 && strings.ContainsAny(s, " .-/"))
 		})},
-		{"credit_card", `\d(?:[ \-]?\d){12,18}`, apart(func(s string) bool { return luhn(digits(s)) })},
+		{"credit_card", `\d(?:[ \-\x{2013}]{0,2}\d){12,18}`, apart(func(s string) bool { return luhn(digits(s)) })},
 		{"iban", `[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}`, iban},
-		{"ip_address", `(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}`, apart(func(s string) bool {
+		{"ip_address", `(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:(?:\.\d{1,3}){3})?`, apart(func(s string) bool {
 			ip, err := netip.ParseAddr(s)
 			return err == nil && !ip.IsUnspecified()
 		})},
@@ -257,6 +258,7 @@ func iban(text string, start, end int) (int, bool) {
 func secrets() []named {
 	return []named{
 		{"aws", `(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}`, nil},
+		{"aws secret", `(?i)aws_secret_access_key["']?\s{0,3}[=:]\s{0,3}["']?[A-Za-z0-9/+=]{40}`, nil},
 		{"github", `gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}`, nil},
 		{"sk", `sk-[A-Za-z0-9_\-]{20,255}`, nil}, // OpenAI, Anthropic, Tollgate and others
 		{"slack", `xox[abeoprs]-[A-Za-z0-9\-]{10,255}`, nil},

@@ -41,7 +41,7 @@ type scanner struct {
 func newScanner(effects []effect, hit func(*rail)) *scanner {
 	s := &scanner{masked: -1, effects: effects, trackers: make([]tracker, len(effects)), from: make([]int, len(effects)), hit: hit}
 	for i := range effects {
-		s.trackers[i] = newTracker(effects[i].prog, effects[i].begins)
+		s.trackers[i] = newTracker(&effects[i].pattern)
 	}
 	return s
 }
@@ -153,26 +153,4 @@ func (s *scanner) trim() {
 		s.spans[i].from -= n
 		s.spans[i].to -= n
 	}
-}
-
-// whole reads a text that comes in one piece: as it is, and then as people and models read it. One in which nothing is found stays
-// as it is.
-func whole(effects []effect, text string, hit func(*rail)) (out string, by *rail) {
-	out = text
-	for _, form := range []func(string) string{func(text string) string { return text }, readable} {
-		plain := form(out)
-		s := newScanner(effects, hit)
-		s.text = plain
-		masked, by := s.decide(len(plain), true)
-		if by != nil {
-			return "", by
-		}
-		if masked != plain {
-			out = masked
-		}
-		if readable(out) == out {
-			break
-		}
-	}
-	return out, nil
 }

@@ -10,7 +10,8 @@ import (
 type tracker struct {
 	prog    *syntax.Prog
 	begins  *[utf8.RuneSelf]bool // whether a match can begin with an ASCII rune
-	threads []thread             // behind the last rune, the oldest first
+	starts  starts
+	threads []thread // behind the last rune, the oldest first
 	next    []thread
 	seen    []int // by instruction: number of the step in which it was reached
 	step    int
@@ -23,8 +24,43 @@ type thread struct {
 	start int
 }
 
-func newTracker(prog *syntax.Prog, begins *[utf8.RuneSelf]bool) tracker {
-	return tracker{prog: prog, begins: begins, seen: make([]int, len(prog.Inst)), last: -1}
+func newTracker(p *pattern) tracker {
+	return tracker{prog: p.prog, begins: p.begins, starts: p.starts, seen: make([]int, len(p.prog.Inst)), last: -1}
+}
+
+// starts are the instructions that take the first rune of a match, by that rune; nil: what is before it matters. A list of a
+// thousand words has few that begin with one letter.
+type starts *[utf8.RuneSelf][]uint32
+
+func startsOf(prog *syntax.Prog) starts {
+	var table [utf8.RuneSelf][]uint32
+	reached := make([]bool, len(prog.Inst))
+	todo := []uint32{uint32(prog.Start)}
+	for len(todo) > 0 {
+		pc := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if reached[pc] {
+			continue
+		}
+		reached[pc] = true
+		inst := &prog.Inst[pc]
+		switch inst.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			todo = append(todo, inst.Out, inst.Arg)
+		case syntax.InstCapture, syntax.InstNop:
+			todo = append(todo, inst.Out)
+		case syntax.InstEmptyWidth:
+			return nil
+		case syntax.InstMatch, syntax.InstFail:
+		default:
+			for r := range table {
+				if takes(inst, rune(r)) {
+					table[r] = append(table[r], pc)
+				}
+			}
+		}
+	}
+	return &table
 }
 
 // firsts tells with which ASCII runes a match of a program can begin.
@@ -88,7 +124,16 @@ func (t *tracker) rune(r rune, at int) {
 	for _, th := range t.threads {
 		t.follow(th.pc, th.start, r, context)
 	}
-	if begins {
+	switch {
+	case !begins:
+	case r < utf8.RuneSelf && t.starts != nil:
+		for _, pc := range t.starts[r] {
+			if t.seen[pc] != t.step {
+				t.seen[pc] = t.step
+				t.next = append(t.next, thread{t.prog.Inst[pc].Out, at})
+			}
+		}
+	default:
 		t.follow(uint32(t.prog.Start), at, r, context)
 	}
 	t.threads, t.next = t.next, t.threads

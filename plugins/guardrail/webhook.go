@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -63,8 +64,16 @@ type question struct {
 
 // reply is what a webhook answers.
 type reply struct {
-	Action string   `json:"action"` // allow, mask or block
-	Texts  []string `json:"texts"`  // of mask: as many as were sent
+	Action string    `json:"action"` // allow, mask or block
+	Texts  []*string `json:"texts"`  // of mask: as many as were sent
+}
+
+func (r *reply) texts() []string {
+	all := make([]string, len(r.Texts))
+	for i := range r.Texts {
+		all[i] = *r.Texts[i]
+	}
+	return all
 }
 
 // told is what all webhooks together decided.
@@ -100,7 +109,7 @@ func (p *plugin) ask(ctx context.Context, c *plugins.Call, rails []*rail, stage 
 			out.by = r
 			return out, nil
 		default:
-			texts = said.Texts
+			texts = said.texts()
 			out.texts = texts
 		}
 	}
@@ -160,6 +169,9 @@ func (w *webhooks) call(ctx context.Context, r *rail, q question) (reply, error)
 	switch {
 	case said.Action == "allow", said.Action == "block":
 	case said.Action == "mask" && len(said.Texts) == len(q.Texts):
+		if slices.Contains(said.Texts, nil) {
+			return reply{}, errors.New("verdict of webhook has a text that is null")
+		}
 	case said.Action == "mask":
 		return reply{}, fmt.Errorf("verdict of webhook has %d texts for %d", len(said.Texts), len(q.Texts))
 	default:
