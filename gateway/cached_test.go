@@ -117,6 +117,15 @@ func TestWhatIsNotKept(t *testing.T) {
 			require.Zero(t, m.answers())
 		})
 	}
+	t.Run("without its last event", func(t *testing.T) {
+		t.Parallel()
+		m := &memory{room: 1 << 20}
+		b := start(t, cached(m), func(s *setup) { s.model("m", "clean_close_without_done(12)") })
+		a := b.stream()
+		require.NotContains(t, a.text(), "[DONE]")
+		b.idle()
+		require.Zero(t, m.answers())
+	})
 	t.Run("too long", func(t *testing.T) {
 		t.Parallel()
 		m := &memory{room: 20}

@@ -438,6 +438,7 @@ func (c *call) streamEnded(a *attempt, s *stream, err error) error {
 		}
 		if c.open == a {
 			a.ending.Terminal = true
+			c.copy = nil // whole as it is, it lacks its last event
 			if err := c.flushStream(a, s); err != nil {
 				return err
 			}

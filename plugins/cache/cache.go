@@ -85,7 +85,7 @@ func (k *cache) Lookup(_ context.Context, c *plugins.Call) (*plugins.Answer, plu
 	}
 	key := k.key(c)
 	slot := plugins.Slot{Room: k.settings.MaxAnswer, Keep: func(a plugins.Answer) { k.answers.put(key, &a) }}
-	if says(c.Header, "no-cache") {
+	if says(c.Header, "no-cache") || says(c.Header, "max-age=0") {
 		k.lookups("bypass")
 		return nil, slot, nil
 	}
