@@ -58,7 +58,7 @@ type attempt struct {
 	// when others do.
 	cancel   context.CancelCauseFunc
 	ctx      context.Context
-	timer    *time.Timer
+	silence  *silence
 	leaving  sync.Once
 	left     atomic.Bool // the client has left and the answer is read on for its usage
 	askUsage bool        // the usage frame of a stream is there because we asked for it
@@ -386,8 +386,9 @@ func (c *call) try(a *attempt, more bool) error {
 	}
 	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(c.ctx()))
 	defer a.cancel(errOver)
-	a.timer = time.AfterFunc(c.atMost(c.patience(more)), func() { a.cancel(errSilent) })
-	defer a.timer.Stop()
+	a.silence = newSilence(c.atMost(c.patience(more)), func() { a.cancel(errSilent) })
+	defer a.silence.stop()
+	defer context.AfterFunc(a.ctx, a.sending.end)()
 	defer context.AfterFunc(c.ctx(), func() { c.left(a) })()
 	defer context.AfterFunc(c.g.life.cut, func() { a.cancel(errCut) })()
 

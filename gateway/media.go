@@ -81,7 +81,7 @@ func (c *call) relaySound(a *attempt, response *http.Response, plain io.Reader) 
 	for begun := false; ; {
 		n, err := plain.Read(piece)
 		if n > 0 {
-			a.timer.Reset(c.atMost(c.g.cfg.Idle))
+			a.silence.reset(c.atMost(c.g.cfg.Idle))
 			a.ending.FirstByte = true
 			if !begun {
 				begun = true
@@ -133,8 +133,8 @@ func (c *call) passSound(a *attempt, piece []byte) error {
 	if a.left.Load() {
 		return nil
 	}
-	if err := c.reached(a, c.write(piece)); err != nil {
+	if err := c.deliver(a, piece); err != nil {
 		return err
 	}
-	return c.reached(a, c.flush())
+	return c.deliverNow(a)
 }

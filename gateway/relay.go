@@ -238,7 +238,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 		}
 		content := hasContent(ev)
 		if content {
-			a.timer.Reset(c.atMost(c.g.cfg.Idle))
+			a.silence.reset(c.atMost(c.g.cfg.Idle))
 		}
 		a.meter.Event(ev)
 		facts := a.meter.Facts()
@@ -280,7 +280,7 @@ func (c *call) relayStream(a *attempt, response *http.Response, plain io.Reader)
 			c.remember(a, &facts)
 			a.ending.ClientLeft = a.left.Load()
 			settled := c.settle(a, c.g.cfg.AnswerHold)
-			a.timer.Reset(afterTerminal)
+			a.silence.reset(afterTerminal)
 			a.keeper.rest()
 			if a.oweUsage && !facts.HasUsage && a.answer == nil {
 				if frame := usageFrame(s.head, &settled); frame != nil {
@@ -390,7 +390,23 @@ func (c *call) pass(a *attempt, s *stream, raw []byte) error {
 	}
 	s.pending = true
 	s.ragged = !bytes.HasSuffix(raw, []byte("\n\n")) && !bytes.HasSuffix(raw, []byte("\r\n\r\n")) && !bytes.HasSuffix(raw, []byte("\r\r"))
-	return c.reached(a, c.write(raw))
+	return c.deliver(a, raw)
+}
+
+// deliver writes to the client. How long that takes is not the upstream's silence.
+func (c *call) deliver(a *attempt, raw []byte) error {
+	began := a.silence.write()
+	err := c.write(raw)
+	a.silence.written(began)
+	return c.reached(a, err)
+}
+
+// deliverNow flushes what was written, in the same way.
+func (c *call) deliverNow(a *attempt) error {
+	began := a.silence.write()
+	err := c.flush()
+	a.silence.written(began)
+	return c.reached(a, err)
 }
 
 func (c *call) flushStream(a *attempt, s *stream) error {
@@ -398,7 +414,7 @@ func (c *call) flushStream(a *attempt, s *stream) error {
 		return nil
 	}
 	s.pending = false
-	return c.reached(a, c.flush())
+	return c.deliverNow(a)
 }
 
 // reached turns a failed write into the client's leaving: it went away, or it has stopped reading for too long.

@@ -93,6 +93,7 @@ type sending struct {
 	conn   atomic.Pointer[countedConn]
 	before atomic.Int64 // bytes that earlier requests wrote to the connection, and the TLS handshake
 	sentAt atomic.Int64 // Unix nanoseconds at which the request was written to its last byte; 0: it was not
+	endAt  atomic.Int64 // and at which we ended it; 0: we did not
 }
 
 // watch returns a context that reports to s.
@@ -122,11 +123,17 @@ func (s *sending) written() bool {
 	return conn != nil && conn.written.Load() > s.before.Load()
 }
 
-// generating is the time since the whole request was sent.
+// end notes that the request is not waited for any longer.
+func (s *sending) end() { s.endAt.CompareAndSwap(0, time.Now().UnixNano()) }
+
+// generating is the time since the whole request was sent, as long as it was waited for.
 func (s *sending) generating() time.Duration {
 	at := s.sentAt.Load()
 	if at == 0 {
 		return 0
+	}
+	if end := s.endAt.Load(); end != 0 {
+		return time.Duration(max(end-at, 0))
 	}
 	return time.Since(time.Unix(0, at))
 }

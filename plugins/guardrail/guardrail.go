@@ -32,7 +32,7 @@ const (
 // settings are the plugin's section of the configuration.
 type settings struct {
 	// MaxText is how many bytes of text of one request are inspected. A request with more is refused where a guardrail acts
-	// on it: the built-in patterns cost about a tenth of a second of a core for 1 MiB (T24).
+	// on it: the built-in patterns cost about a fifth of a second of a core for 1 MiB (T24).
 	MaxText int `yaml:"max_text"`
 }
 

@@ -92,7 +92,7 @@ func (p *pattern) find(text string, from int) (start, end int, ok bool) {
 	return context + at[0], context + at[1], true
 }
 
-// keywords finds whole words: what stands before and behind them is no letter and no digit, in any script.
+// keywords finds whole words: what stands before and behind them is no letter and no digit; see inWord.
 func keywords(words []string) (pattern, error) {
 	sorted := slices.Clone(words)
 	slices.SortFunc(sorted, func(a, b string) int { return len(b) - len(a) }) // the longest first
@@ -133,7 +133,12 @@ func keywords(words []string) (pattern, error) {
 	return newPattern("(?i:"+strings.Join(quoted, "|")+")", refine)
 }
 
-func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+// inWord reports whether a rune makes what is next to it a part of a longer word. Scripts that put no spaces between words have no
+// such ends.
+func inWord(r rune) bool {
+	return (unicode.IsLetter(r) || unicode.IsDigit(r)) &&
+		!unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
+}
 
 func beginsInWord(text string) bool {
 	r, _ := utf8.DecodeRuneInString(text)
@@ -254,17 +259,18 @@ func iban(text string, start, end int) (int, bool) {
 	return 0, false
 }
 
-// secrets are credentials by the prefixes that their makers gave them.
+// secrets are credentials by the prefixes that their makers gave them. A key that has lost its end is one up to where its letters end.
 func secrets() []named {
+	const key = `-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s\\:,.()\-]*?`
 	return []named{
 		{"aws", `(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}`, nil},
 		{"aws secret", `(?i)aws_secret_access_key["']?\s{0,3}[=:]\s{0,3}["']?[A-Za-z0-9/+=]{40}`, nil},
-		{"github", `gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}`, nil},
-		{"sk", `sk-[A-Za-z0-9_\-]{20,255}`, nil}, // OpenAI, Anthropic, Tollgate and others
-		{"slack", `xox[abeoprs]-[A-Za-z0-9\-]{10,255}`, nil},
+		{"github", `gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,}`, nil},
+		{"sk", `sk-[A-Za-z0-9_\-]{20,}`, nil}, // OpenAI, Anthropic, Tollgate and others
+		{"slack", `xox[abeoprs]-[A-Za-z0-9\-]{10,}`, nil},
 		{"google", `AIza[0-9A-Za-z_\-]{35}`, nil},
-		{"stripe", `[rs]k_live_[0-9A-Za-z]{16,255}`, nil},
-		{"jwt", `eyJ[A-Za-z0-9_\-]{8,1000}\.eyJ[A-Za-z0-9_\-]{8,1000}\.[A-Za-z0-9_\-]{8,1000}`, nil},
-		{"private key", `-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s\\:,.\-]{0,1000}`, nil},
+		{"stripe", `[rs]k_live_[0-9A-Za-z]{16,}`, nil},
+		{"jwt", `eyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}`, nil},
+		{"private key", key + `-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----|` + strings.TrimSuffix(key, "?"), nil},
 	}
 }

@@ -10,7 +10,7 @@ const (
 	mask = "[masked]" // what takes the place of what was found
 	// maxHeld is how much of a text is held back in a stream because a match may be under way, in bytes. What is longer is
 	// judged as it is.
-	maxHeld = 8 << 10
+	maxHeld = 32 << 10
 )
 
 // effect is what the matches of a pattern cause.

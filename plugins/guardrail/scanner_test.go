@@ -56,7 +56,8 @@ func TestKeywordsAreWholeWords(t *testing.T) {
 		"very top secret.":       "very [masked].",
 		"unsecret secret":        "unsecret [masked]",
 		"Die STRASSE, straße":    "Die STRASSE, [masked]",
-		"X秘密":                    "X秘密",
+		"X秘密":                    "X[masked]",
+		"这是秘密文件":                 "这是[masked]文件",
 		"\"秘密\"":                 "\"[masked]\"",
 		"in C++ and c++11":       "in [masked] and [masked]11",
 		"secret secret":          "[masked] [masked]",
@@ -119,6 +120,39 @@ func TestSecrets(t *testing.T) {
 		"sk-short": "sk-short",
 	} {
 		require.Equal(t, want, masked(t, text, r), text)
+	}
+}
+
+// TestSecrets_AsLongAsTheyAre: a part of a key is enough to make all of it, so that no part may pass, in a stream neither.
+func TestSecrets_AsLongAsTheyAre(t *testing.T) {
+	t.Parallel()
+	r := railOf(t, governance.ActionMask, governance.GuardrailRule{Type: governance.RuleSecrets})
+	line := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
+	key := func(lines int, newLine string) string {
+		return "-----BEGIN RSA PRIVATE KEY-----" + newLine + strings.Repeat(line+newLine, lines) + "-----END RSA PRIVATE KEY-----"
+	}
+	jwt := "eyJ" + strings.Repeat("hbGciOiJI", 9) + ".eyJ" + strings.Repeat("zdWIiOiI", 500) + "." + strings.Repeat("dozjgNry", 40)
+	for text, want := range map[string]string{
+		"my key: " + key(25, "\n") + "\nand more.": "my key: [masked]\nand more.",
+		key(50, "\r\n") + " " + key(3, `\n`):       "[masked] [masked]",
+		"x " + key(180, "\n") + "!":                "x [masked]!",
+		key(5, "\n")[:200] + "!":                   "[masked]!",
+		"a " + jwt + " b":                          "a [masked] b",
+		"sk-" + strings.Repeat("a", 900) + ".":     "[masked].",
+	} {
+		require.Equal(t, want, masked(t, text, r))
+		require.Equal(t, want, masked(t, strings.Repeat("filler. ", 3_000)+text, r)[8*3_000:])
+		s := newScanner(effectsOf([]*rail{r}), func(*rail) {})
+		got := ""
+		for rest := text; rest != ""; {
+			n := min(50, len(rest))
+			out, by := s.push(rest[:n])
+			require.Nil(t, by)
+			got, rest = got+out, rest[n:]
+		}
+		out, by := s.end()
+		require.Nil(t, by)
+		require.Equal(t, want, got+out)
 	}
 }
 
