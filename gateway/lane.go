@@ -125,7 +125,7 @@ func (c *call) clientEvents(a *attempt, s *stream, ev sse.Event, response *http.
 		return nil, nil
 	case facts.ErrorBody != nil:
 		s.said = true
-		return c.errorEvent(asFailure(c.saidInside(a, response, facts.ErrorBody)), s.sent), nil
+		return c.errorEvent(asFailure(c.saidInside(a, response, facts.ErrorBody)), s.told), nil
 	}
 	if s.sent == 0 && a.oweUsage {
 		s.head = bytes.Clone(ev.Data)

@@ -204,7 +204,8 @@ func namedStatus(body []byte) int {
 type stream struct {
 	events  providers.Events
 	ahead   []byte // what came before the first event, held back until the status is known
-	sent    int    // events that carried data
+	sent    int    // events of the upstream that carried data
+	told    int    // events that carried data to a client of the responses dialect, which numbers them
 	ragged  bool   // the last event that was sent lacks its blank line
 	pending bool   // something was written and not flushed
 	open    bool   // the client has its status
@@ -389,6 +390,12 @@ func (c *call) pass(a *attempt, s *stream, raw []byte) error {
 		return nil
 	}
 	s.pending = true
+	if c.route.dialect == providers.OpenAIResponses {
+		s.told += bytes.Count(raw, []byte("\ndata:"))
+		if bytes.HasPrefix(raw, []byte("data:")) {
+			s.told++
+		}
+	}
 	s.ragged = !bytes.HasSuffix(raw, []byte("\n\n")) && !bytes.HasSuffix(raw, []byte("\r\n\r\n")) && !bytes.HasSuffix(raw, []byte("\r\r"))
 	return c.deliver(a, raw)
 }
@@ -526,7 +533,7 @@ func (c *call) refuseInStream(f *failure) {
 	s := &c.stream
 	if !s.said {
 		s.said = true
-		raw := c.errorEvent(f, s.sent)
+		raw := c.errorEvent(f, s.told)
 		if s.ragged {
 			raw = append([]byte("\n"), raw...)
 		}
@@ -582,7 +589,7 @@ type responsesError struct {
 	SequenceNumber int     `json:"sequence_number"`
 }
 
-// errorEvent writes an error as a stream's dialect does. sent is the number of events before it.
+// errorEvent writes an error as a stream's dialect does. sent is the number of events that the client had before it.
 func (c *call) errorEvent(f *failure, sent int) []byte {
 	e := f.cause
 	switch d := c.route.dialect; {

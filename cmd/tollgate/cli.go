@@ -154,6 +154,29 @@ func (settingsFile) BeforeResolve(ctx *kong.Context, trace *kong.Path, loaded *c
 	return nil
 }
 
+// environment reads and checks the settings that the environment and its file have, in place of all that dev brings itself.
+func environment(ctx context.Context) (*config.Config, error) {
+	var alone struct{ settings }
+	file := &config.File{}
+	parser, err := kong.New(&alone,
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(span)), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(file))
+	if err == nil {
+		err = forgetEmptyVariables(parser.Model)
+	}
+	if err == nil {
+		const later = "made-by-dev-when-it-has-a-database"
+		_, err = parser.Parse([]string{
+			"--planes=gateway,control", "--database-url=" + later, "--database-control-url=", "--database-direct-url=",
+			"--admin-token=" + later, "--key-peppers=" + later, "--encryption-keys=" + later,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("settings of the environment:\n  %s", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	}
+	alone.Plugins = file.Plugins
+	return &alone.Config, nil
+}
+
 // load completes the settings and checks them.
 func (s *settings) load(file *config.File) (*config.Config, error) {
 	s.Plugins = file.Plugins

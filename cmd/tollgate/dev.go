@@ -29,15 +29,20 @@ makes a demo organization with a team, a virtual key and a mock provider, and se
 data. Ctrl-C stops the database too. Secrets are kept in DIR/secrets.env, the log in DIR/tollgate.log.
 
 Where OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY or DEEPSEEK_API_KEY is set, that provider and its models are
-offered as well.
+offered as well. Other settings are taken from the environment as "tollgate serve" takes them, but for addresses, the
+database and secrets, which are dev's own.
 
 Example:
   tollgate dev --data-dir /tmp/tollgate --listen 127.0.0.1:0 --output json`)
 }
 
 func (c *devCommand) Run(ctx context.Context, s streams) error {
+	settings, err := environment(ctx)
+	if err != nil {
+		return err
+	}
 	o := app.DevOptions{
-		DataDir: c.DataDir, Listen: c.Listen, ControlListen: c.ControlListen, OpsListen: c.OpsListen,
+		Settings: *settings, DataDir: c.DataDir, Listen: c.Listen, ControlListen: c.ControlListen, OpsListen: c.OpsListen,
 		Progress: s.err, Quiet: c.Output == "json",
 	}
 	return app.Dev(ctx, o, func(r app.DevReady) error {

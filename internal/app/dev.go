@@ -18,7 +18,8 @@ import (
 
 // DevOptions says where `tollgate dev` keeps its data and where it listens.
 type DevOptions struct {
-	DataDir       string // default: devdb.DefaultDataDir
+	Settings      config.Config // of which addresses, database, planes and secrets are replaced
+	DataDir       string        // default: devdb.DefaultDataDir
 	Listen        string
 	ControlListen string
 	OpsListen     string
@@ -98,13 +99,17 @@ func Dev(ctx context.Context, o DevOptions, ready func(DevReady) error) (err err
 	}
 	defer upstream.stop()
 
-	cfg := config.Default()
+	cfg := o.Settings
+	cfg.Planes = config.Default().Planes
 	cfg.Listen, cfg.ControlListen, cfg.OpsListen = o.Listen, o.ControlListen, o.OpsListen
 	cfg.DatabaseURL = secret.New(cluster.DSN("tollgate_gateway", devDatabase))
 	cfg.DatabaseControlURL = secret.New(cluster.DSN("tollgate_control", devDatabase))
+	cfg.DatabaseDirectURL = secret.String{}
 	cfg.AdminToken, cfg.KeyPeppers, cfg.EncryptionKeys = secrets.AdminToken, secrets.KeyPeppers, secrets.EncryptionKeys
 	cfg.AllowPrivateProviders = true
-	cfg.DrainTimeout = 10 * time.Second // a developer's Ctrl-C is meant
+	if cfg.DrainTimeout == config.Default().DrainTimeout {
+		cfg.DrainTimeout = 10 * time.Second // a developer's Ctrl-C is meant
+	}
 	a, err := New(ctx, &cfg, logFile)
 	if err != nil {
 		return err

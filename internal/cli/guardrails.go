@@ -20,7 +20,7 @@ func guardrails() resource {
 		{"ID", "id"},
 		{"NAME", "name"},
 		{"SCOPE", "counts"},
-		{"MODELS", "models"},
+		{"MODELS", "concerns"},
 		{"STAGE", "stage"},
 		{"RULE", "looks_for"},
 		{"ACTION", "action"},

@@ -107,6 +107,10 @@ func tell(o object) object {
 		if rule, ok := o["rule"].(object); ok {
 			o["looks_for"] = text(rule, "type")
 			o["counts"] = strings.TrimSuffix(text(o, "counts"), ":-")
+			o["concerns"] = o["models"]
+			if models, _ := o["models"].([]any); len(models) == 0 {
+				o["concerns"] = "all"
+			}
 		}
 	}
 	if targets, ok := o["targets"].([]any); ok {
