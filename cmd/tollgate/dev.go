@@ -28,8 +28,8 @@ Starts a private PostgreSQL (Unix socket only; as root it drops to an unprivileg
 makes a demo organization with a team, a virtual key and a mock provider, and serves. The second start finds the same
 data. Ctrl-C stops the database too. Secrets are kept in DIR/secrets.env, the log in DIR/tollgate.log.
 
-Where OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY, MISTRAL_API_KEY or DEEPSEEK_API_KEY is set, that provider and its models are
-offered as well. Other settings are taken from the environment as "tollgate serve" takes them, but for addresses, the
+Where OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY (or GOOGLE_API_KEY), GROQ_API_KEY, MISTRAL_API_KEY or DEEPSEEK_API_KEY is set, that
+provider and its models are offered as well. Other settings are taken from the environment as "tollgate serve" takes them, but for addresses, the
 database and secrets, which are dev's own.
 
 Example:

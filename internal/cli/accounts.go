@@ -50,21 +50,24 @@ func (c *pricesGet) Run(ctx context.Context, k *kong.Context) error {
 type pricesAdd struct {
 	client
 
-	Provider      string `arg:"" help:"Name in the price book."`
+	Provider      string `arg:"" help:"Name in the price book: PRICES in 'tollgate providers list'."`
 	Model         string `arg:"" help:"The upstream's name of the model."`
 	Unit          string `default:"input" help:"input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, image, character, second, request, …"`
 	USD           string `name:"usd" xor:"price" required:"" help:"US dollars per million units." placeholder:"USD"`
 	Free          bool   `xor:"price" required:"" help:"The model costs nothing, explicitly."`
+	ServiceTier   string `help:"Of a tier of the provider, such as batch, flex, priority, fast or us; of pictures hd or hd/1024x1792." placeholder:"TIER"`
+	FromInput     int64  `help:"For prompts of at least so many tokens." placeholder:"TOKENS"`
 	EffectiveFrom string `help:"From when on; without it now." placeholder:"TIME"`
 }
 
 // Help is shown by --help.
 func (pricesAdd) Help() string {
-	return `The other units keep their price.
+	return `Give --usd, or --free. The other units keep their price.
 
 Examples:
   tollgate prices add openai gpt-4o --unit input --usd 2.5
-  tollgate prices add openai gpt-4o --unit output --usd 10 --effective-from 2026-02-01T00:00:00Z`
+  tollgate prices add openai gpt-4o --unit output --usd 10 --effective-from 2026-02-01T00:00:00Z
+  tollgate prices add openai gpt-4o --unit output --usd 5 --service-tier batch`
 }
 
 func (c *pricesAdd) Run(ctx context.Context, k *kong.Context) error {
@@ -73,6 +76,12 @@ func (c *pricesAdd) Run(ctx context.Context, k *kong.Context) error {
 		body["free"] = true
 	} else {
 		body["unit"], body["usd_per_million"] = c.Unit, c.USD
+	}
+	if c.ServiceTier != "" {
+		body["service_tier"] = c.ServiceTier
+	}
+	if c.FromInput != 0 {
+		body["from_input"] = c.FromInput
 	}
 	if c.EffectiveFrom != "" {
 		body["effective_from"] = c.EffectiveFrom

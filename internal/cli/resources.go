@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -56,7 +57,7 @@ func users() resource {
 
 func providers() resource {
 	return resource{"providers", "prov", []column{
-		{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"URL", "base_url"}, {"CREDENTIAL", "credential_set"}, {"ORGANIZATION", "organization_id"},
+		{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"URL", "base_url"}, {"PRICES", "priced_as"}, {"CREDENTIAL", "credential_set"}, {"ORGANIZATION", "organization_id"},
 	}}
 }
 
@@ -86,6 +87,21 @@ func prices() resource {
 	}}
 }
 
+// ruleInShort says what a guardrail's rule looks for, as far as there is room.
+func ruleInShort(rule object) string {
+	const room = 60
+	for _, member := range []string{"patterns", "words", "kinds", "bytes", "tokens", "url"} {
+		if v := rule[member]; v != nil {
+			short := []rune(text(rule, "type") + ": " + cell(v))
+			if len(short) > room {
+				short = append(short[:room-1], '…')
+			}
+			return string(short)
+		}
+	}
+	return text(rule, "type")
+}
+
 // tell adds what a table shows but the API does not say in one member.
 func tell(o object) object {
 	if scope, ok := o["scope"].(object); ok {
@@ -105,13 +121,16 @@ func tell(o object) object {
 			o["amount"] = wordUnlimited
 		}
 		if rule, ok := o["rule"].(object); ok {
-			o["looks_for"] = text(rule, "type")
+			o["looks_for"] = ruleInShort(rule)
 			o["counts"] = strings.TrimSuffix(text(o, "counts"), ":-")
 			o["concerns"] = o["models"]
 			if models, _ := o["models"].([]any); len(models) == 0 {
 				o["concerns"] = "all"
 			}
 		}
+	}
+	if name, ok := o["price_provider"].(string); ok {
+		o["priced_as"] = cmp.Or(name, text(o, "name"))
 	}
 	if targets, ok := o["targets"].([]any); ok {
 		served := make([]string, 0, len(targets))
