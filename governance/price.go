@@ -154,7 +154,7 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	input, output = append(input, in), append(output, out)
 	chosen := d.Counted[UnitImage] > 0 && !d.AnyTier // the request itself names the tier
 	var dearest UnitPrices
-	tiers, largest := p.Tiers, d.Input
+	tiers, largest := p.complete(), d.Input
 	if d.Batch != nil {
 		tiers, largest = p.BatchTiers(), d.Batch.Largest
 	}
@@ -163,7 +163,7 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 		if tiers[i].FromInput > largest || chosen && service != p.nearest(d.Tier) || onlyIfAsked(service) && service != p.nearest(d.ServiceTier) {
 			continue
 		}
-		prices := tiers[i].Prices.filled()
+		prices := tiers[i].Prices
 		for _, u := range input {
 			dearest[in] = max(dearest[in], prices[u])
 		}
@@ -212,6 +212,36 @@ func ordinary(service string) bool {
 	return false
 }
 
+// prices returns what a tier charges. Fees that come beside tokens, for requests and searches, are those of the tier of fewer tokens, of
+// the service tier that it is a case of, or else the ordinary ones where it has none of its own: tiers are often written for
+// tokens alone. A price of tokens or pieces that a tier lacks is a gap, and refused (F040).
+func (p *PriceVersion) prices(tier int) UnitPrices {
+	t := &p.Tiers[tier]
+	prices := t.Prices
+	for _, u := range [...]Unit{UnitRequest, UnitSearch} {
+		for name := t.ServiceTier; prices[u] == 0; name = name[:max(strings.LastIndexByte(name, '/'), 0)] {
+			for i := len(p.Tiers) - 1; i >= 0 && prices[u] == 0; i-- {
+				if other := &p.Tiers[i]; other.ServiceTier == name && other.FromInput <= t.FromInput {
+					prices[u] = other.Prices[u]
+				}
+			}
+			if name == "" {
+				break
+			}
+		}
+	}
+	return prices.filled()
+}
+
+// complete returns the tiers with all that they charge.
+func (p *PriceVersion) complete() []PriceTier {
+	all := slices.Clone(p.Tiers)
+	for i := range all {
+		all[i].Prices = p.prices(i)
+	}
+	return all
+}
+
 // nearest returns which of p's service tiers a name stands for: itself, else what it is a case of, else the ordinary one.
 func (p *PriceVersion) nearest(name string) string {
 	for name != "" && !slices.ContainsFunc(p.Tiers, func(t PriceTier) bool { return t.ServiceTier == name }) {
@@ -228,7 +258,7 @@ func (p *PriceVersion) BatchTiers() []PriceTier {
 		for i := range p.Tiers {
 			if p.Tiers[i].ServiceTier == service {
 				tier := p.Tiers[i]
-				tier.Prices = tier.Prices.filled()
+				tier.Prices = p.prices(i)
 				tiers = append(tiers, tier)
 			}
 		}
@@ -253,7 +283,7 @@ func (p *PriceVersion) tier(input int64, service string) UnitPrices {
 			}
 		}
 		if found >= 0 {
-			return p.Tiers[found].Prices.filled()
+			return p.prices(found)
 		}
 	}
 	return UnitPrices{}

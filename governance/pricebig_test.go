@@ -27,6 +27,22 @@ func priceOf(prices *governance.UnitPrices, u governance.Unit) int64 {
 	return int64(prices[u])
 }
 
+// withFees returns a tier's prices with the fees that it takes over: the ordinary ones, and those of lower tiers of its own, which win.
+func withFees(v *governance.PriceVersion, tier int) *governance.UnitPrices {
+	prices := v.Tiers[tier].Prices
+	for _, u := range []governance.Unit{governance.UnitRequest, governance.UnitSearch} {
+		for _, name := range []string{"", v.Tiers[tier].ServiceTier} {
+			for i := range v.Tiers {
+				taken := v.Tiers[i].ServiceTier == name && v.Tiers[i].FromInput <= v.Tiers[tier].FromInput
+				if taken && v.Tiers[tier].Prices[u] == 0 && v.Tiers[i].Prices[u] > 0 {
+					prices[u] = v.Tiers[i].Prices[u]
+				}
+			}
+		}
+	}
+	return &prices
+}
+
 // TestCost_EqualsBigArithmetic prices usage with whole numbers of any size: the tier that holds, the prices of kinds that
 // have none of their own, one rounding, and what does not fit.
 func TestCost_EqualsBigArithmetic(t *testing.T) {
@@ -64,7 +80,7 @@ func TestCost_EqualsBigArithmetic(t *testing.T) {
 		for _, name := range []string{"", service} {
 			for i := range v.Tiers {
 				if v.Tiers[i].ServiceTier == name && big.NewInt(v.Tiers[i].FromInput).Cmp(input) <= 0 {
-					prices = &v.Tiers[i].Prices // they are in order
+					prices = withFees(&v, i) // they are in order
 				}
 			}
 		}

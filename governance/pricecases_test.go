@@ -77,6 +77,25 @@ func TestCostAt_IsExact(t *testing.T) {
 	})
 }
 
+// TestF040_FeesHoldInEveryTier: a tier is often written for tokens alone, and a search costs the same in it.
+func TestF040_FeesHoldInEveryTier(t *testing.T) {
+	t.Parallel()
+	ordinary, long, priority := governance.PriceTier{}, governance.PriceTier{FromInput: 200}, governance.PriceTier{ServiceTier: "priority"}
+	for _, tier := range []*governance.PriceTier{&ordinary, &long, &priority} {
+		tier.Prices[governance.UnitInput], tier.Prices[governance.UnitOutput] = 1_000_000, 1_000_000
+	}
+	ordinary.Prices[governance.UnitSearch], ordinary.Prices[governance.UnitRequest] = 10_000_000_000_000, 700_000_000
+	v := governance.PriceVersion{Tiers: []governance.PriceTier{ordinary, long, priority}}
+	for _, input := range []int64{100, 500} {
+		for _, service := range []string{"", "priority", "priority/us"} {
+			cost, prices, err := v.Cost(&governance.Quantities{governance.UnitInput: input, governance.UnitSearch: 3, governance.UnitRequest: 1}, service)
+			require.NoError(t, err)
+			require.Equal(t, money.Nano(30_000_000+700+input), cost)
+			require.Equal(t, ordinary.Prices[governance.UnitSearch], prices[governance.UnitSearch])
+		}
+	}
+}
+
 // What is held for a call is never less than what it can cost, whichever tier it ends up in. Some are there for those alone who
 // ask for them, and cost the others nothing.
 func TestCeiling_CoversTheCost(t *testing.T) {

@@ -117,15 +117,10 @@ func TestAsOrdinaryUser(t *testing.T) {
 	require.NoError(t, os.Chown(home, nobody, nobody))
 	program, err := os.Executable()
 	require.NoError(t, err)
-	from, err := os.Open(program)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, from.Close()) }()
 	reachable := filepath.Join(home, "devdb.test")
-	to, err := os.OpenFile(reachable, os.O_CREATE|os.O_WRONLY, 0o755)
-	require.NoError(t, err)
-	_, err = io.Copy(to, from)
-	require.NoError(t, err)
-	require.NoError(t, to.Close())
+	// Copied by another process: one that a test starts meanwhile would have the file open for writing, too, and it could not run.
+	copied, err := exec.CommandContext(t.Context(), "cp", program, reachable).CombinedOutput()
+	require.NoError(t, err, string(copied))
 
 	cmd := exec.CommandContext(t.Context(), reachable, "-test.run", "^(TestLifeOfACluster|TestKilledParentLeavesNoTrace)$", "-test.v")
 	cmd.Dir = home
