@@ -669,7 +669,9 @@ func (c *call) conclude(a *attempt, s governance.Settlement) {
 		c.g.metrics.noUsage(a.target.Provider.Name)
 	}
 	facts := a.meter.Facts()
-	if facts.BadUsage {
+	// What the provider reported is no basis of the cost.
+	useless := s.Source == governance.UsageEstimate && s.Outcome == governance.OutcomeComplete && a.ending.Usage != nil
+	if facts.BadUsage || useless {
 		c.tag(map[string]string{tagUsage: "unknown"})
 	}
 	if price, tier := a.ending.Price, facts.Usage.ServiceTier; price != nil && !price.Tiered(tier) {

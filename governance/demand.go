@@ -325,9 +325,10 @@ func (d *Demand) Unpriced(t *Target) bool {
 	if t.Price.Free || d.byPiece(t) {
 		return false
 	}
+	_, out := d.units()
 	for i := range t.Price.Tiers {
-		prices := &t.Price.Tiers[i].Prices
-		if prices[UnitInput] == 0 || !d.NoOutput && prices[UnitOutput] == 0 {
+		prices := t.Price.Tiers[i].Prices.filled()
+		if prices[UnitInput] == 0 || !d.NoOutput && prices[out] == 0 {
 			return true
 		}
 	}

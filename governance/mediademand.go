@@ -163,6 +163,9 @@ func (d *Demand) speech(m Members) error {
 	if err != nil {
 		return unreadable(err)
 	}
+	if text == "" {
+		return invalid("input", "must be a text to speak")
+	}
 	d.Counted[UnitCharacter] = int64(utf8.RuneCountInString(text))
 	d.Declared = d.Counted[UnitCharacter]*speechTokensPerCharacter + leastSpeechTokens
 	return nil

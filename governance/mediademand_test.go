@@ -48,6 +48,30 @@ func TestDemandOf_WhatIsNoText(t *testing.T) {
 	}
 }
 
+// Pictures and speech that are charged by the token need no price of text that is written.
+func TestUnpriced_PicturesAndSpeechByTheToken(t *testing.T) {
+	t.Parallel()
+	for route, c := range map[string]struct {
+		body string
+		unit governance.Unit
+	}{
+		governance.RouteImages: {`{"prompt":"abc"}`, governance.UnitOutputImage}, governance.RouteSpeech: {`{"input":"abc"}`, governance.UnitOutputAudio},
+	} {
+		d, err := demandOf(t, route, c.body)
+		require.NoError(t, err)
+		tier := governance.PriceTier{}
+		tier.Prices[governance.UnitInput] = 1
+		target := &governance.Target{Price: &governance.PriceVersion{Tiers: []governance.PriceTier{tier}}}
+		require.True(t, d.Unpriced(target), route)
+		target.Price.Tiers[0].Prices[c.unit] = 1
+		require.False(t, d.Unpriced(target), route)
+	}
+	for _, body := range []string{`{"voice":"a"}`, `{"input":""}`, `{"input":null}`} {
+		_, err := demandOf(t, governance.RouteSpeech, body)
+		require.Error(t, err, body)
+	}
+}
+
 // A price by the piece in one tier alone leaves the others to the token.
 func TestUnpriced_ATierWithoutAPiece(t *testing.T) {
 	t.Parallel()

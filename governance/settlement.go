@@ -180,14 +180,24 @@ func (e *Ending) nothing() Settlement {
 	}
 }
 
-// reported settles to what the provider said. An explicit zero is data.
+// reported settles to what the provider said. An explicit zero is data. What it reported in units alone that have no price, or so much
+// of it as no account could hold, says nothing of the cost: that is estimated.
 func (e *Ending) reported(o Outcome, u *Usage, source UsageSource, rate Basis) Settlement {
 	q := u.Quantities
 	if isZero(&q) {
 		return e.booked(o, UsageZero, q, "", rate)
 	}
+	if e.Price != nil && !e.Price.Free {
+		if prices := e.Price.tier(q.InputTokens(), u.ServiceTier); !q.pricedBy(&prices) && e.Reserved.Cost > 0 {
+			return e.estimated(o, rate)
+		}
+	}
 	q[UnitRequest] = 1
-	return e.booked(o, source, q, u.ServiceTier, rate)
+	s := e.booked(o, source, q, u.ServiceTier, rate)
+	if s.Cost > MaxAmount {
+		return e.estimated(o, rate)
+	}
+	return s
 }
 
 // estimated settles to the prompt and what the answer must have taken so far, within the reservation. The prompt counts as

@@ -286,6 +286,31 @@ func TestSettlementOfWhatCannotBePricedKeepsTheReservation(t *testing.T) {
 	require.Equal(t, e.Reserved.Cost, s.Cost)
 }
 
+// What is reported in units without a price, or beyond what an account can hold, says nothing of the cost.
+func TestSettlementOfUselessUsageIsAnEstimate(t *testing.T) {
+	t.Parallel()
+	whole := governance.Ending{Written: true, FirstByte: true, Terminal: true, OutputBytes: 30, Reserved: reserved(t, 10, 20), Price: price()}
+	absurd := whole
+	absurd.Usage = usage(1_000_000_000_000, 1) // three million dollars
+	s := absurd.Settlement()
+	require.Equal(t, governance.UsageEstimate, s.Source)
+	require.Equal(t, int64(20), s.Quantities.Tokens(), "the prompt as it was reserved, and 30 bytes of the answer")
+	require.Positive(t, s.Cost)
+
+	heard := governance.PriceTier{}
+	heard.Prices[governance.UnitSecond] = 100_000_000
+	p := &governance.PriceVersion{Tiers: []governance.PriceTier{heard}}
+	d := governance.Demand{Outputs: 1, Audio: true, Declared: 9}
+	d.Counted[governance.UnitSecond] = 3
+	held, err := d.Estimate(&governance.Target{Price: p}, nil)
+	require.NoError(t, err)
+	tokens := governance.Ending{Written: true, FirstByte: true, Terminal: true, Usage: usage(1, 9), Reserved: held, Price: p}
+	s = tokens.Settlement()
+	require.Equal(t, governance.UsageEstimate, s.Source, "tokens of a model that is priced by the second")
+	require.Equal(t, held.Cost, s.Cost)
+	require.EqualValues(t, 3, s.Quantities[governance.UnitSecond])
+}
+
 // What was read from a cache before the client left is not booked at the price of fresh input.
 func TestF004_APromptWhoseUsageIsKnownIsNotEstimated(t *testing.T) {
 	t.Parallel()
