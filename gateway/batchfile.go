@@ -12,6 +12,7 @@ import (
 
 	"github.com/tollgate-gateway/tollgate/governance"
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
+	"github.com/tollgate-gateway/tollgate/providers"
 )
 
 // Bounds of a file of requests. OpenAI's own are 200 MB and 50,000 requests.
@@ -187,6 +188,11 @@ func (f *batchFile) rewrite(number int, line []byte) ([]byte, error) {
 	}
 	if stream, _, err := body.Bool("stream"); err != nil || stream {
 		return nil, f.refuse(number, "asks for a stream, which batches have not")
+	}
+	for _, member := range []string{"previous_response_id", "conversation", "background"} {
+		if raw, given := body.Get(member); given && string(raw) != "null" && string(raw) != "false" && rt.dialect == providers.OpenAIResponses {
+			return nil, f.refuse(number, "has "+member+", which batches do not take: send the whole conversation as input")
+		}
 	}
 	one, err := governance.DemandOf(rt.name, body)
 	if err == nil {

@@ -127,15 +127,32 @@ func open(choice string) bool { return choice == "" || choice == "auto" }
 
 // ImageTier names the tier of a price that pictures of a quality and a size have: hd/1024x1792, hd, 512x512. What is left to
 // the provider has no name. A price that lacks the tier of a quality in this size asks that of the quality in any size, and
-// without that the ordinary one.
+// without that the ordinary one. Service tiers stand in the same prices, and no quality or size leads to one.
 func ImageTier(quality, size string) string {
 	var parts []string
-	for _, choice := range []string{quality, size} {
-		if !open(choice) && len(choice) <= maxTierPart {
-			parts = append(parts, choice)
-		}
+	if !open(quality) && len(quality) <= maxTierPart && !isSize(quality) && !isService(quality) {
+		parts = append(parts, quality)
+	}
+	if isSize(size) && len(size) <= maxTierPart {
+		parts = append(parts, size)
 	}
 	return strings.Join(parts, "/")
+}
+
+// isSize reports whether a text is a size such as 1024x1792.
+func isSize(s string) bool {
+	wide, high, ok := strings.Cut(s, "x")
+	return ok && wide != "" && high != "" && strings.Trim(wide+high, "0123456789") == ""
+}
+
+// isService reports whether a text names, or begins with the name of, a service tier or a place of inference.
+func isService(s string) bool {
+	s, _, _ = strings.Cut(s, "/")
+	switch strings.ToLower(s) {
+	case ServiceTierBatch, ServiceTierFlex, ServiceTierPriority, ServiceTierFast, InferenceUS, "scale":
+		return true
+	}
+	return false
 }
 
 const maxTierPart = 31 // bytes of a quality or a size

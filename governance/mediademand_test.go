@@ -72,6 +72,17 @@ func TestUnpriced_PicturesAndSpeechByTheToken(t *testing.T) {
 	}
 }
 
+// TestImageTier_LeadsToNoServiceTier: else a caller would choose the price.
+func TestImageTier_LeadsToNoServiceTier(t *testing.T) {
+	t.Parallel()
+	for choice, want := range map[[2]string]string{
+		{"hd", "1024x1792"}: "hd/1024x1792", {"batch", ""}: "", {"", "batch"}: "", {"Flex", "512x512"}: "512x512", {"512x512", ""}: "", {"us", "us"}: "",
+		{"priority/us", "1x1"}: "1x1", {"low", "auto"}: "low", {"auto", "x"}: "", {"hd", "1024x"}: "hd",
+	} {
+		require.Equal(t, want, governance.ImageTier(choice[0], choice[1]), choice)
+	}
+}
+
 // A price by the piece in one tier alone leaves the others to the token.
 func TestUnpriced_ATierWithoutAPiece(t *testing.T) {
 	t.Parallel()

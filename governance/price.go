@@ -180,8 +180,9 @@ func (p *PriceVersion) dearest(d *Demand) UnitPrices {
 	return dearest
 }
 
-// Service tiers that cost more than the ordinary one, as OpenAI and Anthropic name them.
+// Service tiers as OpenAI and Anthropic name them. The last two cost more than the ordinary one.
 const (
+	ServiceTierFlex     = "flex"
 	ServiceTierPriority = "priority"
 	ServiceTierFast     = "fast"
 )

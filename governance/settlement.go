@@ -16,6 +16,10 @@ const MaxTokens = 1 << 40
 // holds more.
 const MaxAmount = 1_000_000_000_000_000
 
+// maxReported bounds what one answer can have used of a unit: a hundred times what the largest models read and write. What lies
+// above is a mistake, and would spoil what is expected of the answers after it.
+const maxReported = 1 << 27
+
 const (
 	bytesPerToken = 3 // as in the estimate of prompts (ruling 19)
 	// unmeasuredOutputRate, in tokens per second, stands in for a target's p95 until there is one: hidden reasoning that a
@@ -165,7 +169,7 @@ func credible(u *Usage) *Usage {
 		return nil
 	}
 	for _, n := range u.Quantities {
-		if n < 0 || n > MaxTokens {
+		if n < 0 || n > maxReported {
 			return nil
 		}
 	}

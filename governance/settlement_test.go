@@ -278,7 +278,7 @@ func TestSettlementOfWhatCannotBePricedKeepsTheReservation(t *testing.T) {
 	dear.Tiers[0].Prices[governance.UnitOutput] = math.MaxInt64
 	e := governance.Ending{
 		Written: true, FirstByte: true, Terminal: true,
-		Price: dear, Usage: usage(1, governance.MaxTokens), Reserved: reserved(t, 10, 20),
+		Price: dear, Usage: usage(1, 1<<27), Reserved: reserved(t, 10, 20),
 	}
 	s := e.Settlement()
 	require.Equal(t, governance.UsageReservation, s.Source)

@@ -404,6 +404,10 @@ func TestBatches_AreRefusedForCause(t *testing.T) {
 		{"a model that does not exist", strings.Replace(line, "cheap", "none", 1), "Line 1 of the file: The model does not exist", 404},
 		{"no model", strings.Replace(line, `"model"`, `"modell"`, 1), "has a body without a model", 400},
 		{"no body", strings.Replace(line, `"body"`, `"bodi"`, 1), "has no body", 400},
+		{
+			"a response of somebody", strings.NewReplacer("/v1/chat/completions", "/v1/responses", `"max_tokens":50,"messages":[{"role":"user","content":"hello"}]`, `"input":"go on","previous_response_id":"resp_1"`).Replace(line),
+			"has previous_response_id", 400,
+		},
 		{"a stream", strings.Replace(line, `"max_tokens"`, `"stream":true,"max_tokens"`, 1), "asks for a stream", 400},
 		{"absurd limits", strings.Replace(line, `50`, `1e300`, 1), "Line 1 of the file: ", 400},
 		{"an endless line", line + "\n" + strings.Repeat("x", 9<<20), "Line 2 of the file is longer than", 400},
