@@ -123,7 +123,7 @@ func (m *audioMeter) audioUsage() {
 		m.setUsage(u, true)
 		return
 	}
-	q, ok := parseUsage(&m.inside, raw)
+	q, ok := parseUsage(&m.inside, raw, false)
 	m.setUsage(governance.Usage{Quantities: q, Raw: kept(raw)}, ok)
 }
 

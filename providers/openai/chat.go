@@ -17,7 +17,7 @@ type chatMeter struct {
 	open     int
 }
 
-func newChatMeter() *chatMeter { return &chatMeter{} }
+func newChatMeter() *chatMeter { return &chatMeter{found: found{thinks: true}} }
 
 // Facts implements providers.Meter.
 func (m *chatMeter) Facts() providers.Facts { return m.result() }

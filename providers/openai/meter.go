@@ -20,6 +20,7 @@ type found struct {
 	facts  providers.Facts
 	tier   string
 	inside jsonscan.Scanner // of usage objects
+	thinks bool             // the model may think, and the usage may have that in its total alone
 }
 
 func (m *found) result() providers.Facts {
@@ -61,7 +62,7 @@ func (m *found) usage() bool {
 	var u governance.Usage
 	ok := false
 	if kind == '{' {
-		u.Quantities, ok = parseUsage(&m.inside, raw)
+		u.Quantities, ok = parseUsage(&m.inside, raw, m.thinks)
 	}
 	u.Raw = kept(raw) // of a shape that is unknown too, so that somebody can find out what it was
 	m.setUsage(u, ok)

@@ -76,6 +76,8 @@ func TestF019_F020_F022_F034_UsageInDisjointQuantities(t *testing.T) {
 	}{
 		{"plain", `{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}`, map[governance.Unit]int64{in: 10, out: 5}},
 		{"zeros", `{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}`, nil},
+		{"thoughts in the total alone", `{"completion_tokens":1,"prompt_tokens":9,"total_tokens":103}`, map[governance.Unit]int64{in: 9, out: 1, reason: 93}},
+		{"sound in the total alone", `{"completion_tokens":1,"prompt_tokens":9,"total_tokens":103,"prompt_audio_seconds":3}`, map[governance.Unit]int64{in: 9, out: 1}},
 		{"null details", `{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":null}`, map[governance.Unit]int64{in: 1, out: 2}},
 		{
 			"cached is a part of the prompt", `{"prompt_tokens":100,"completion_tokens":50,"total_tokens":150,"prompt_tokens_details":{"cached_tokens":80,"audio_tokens":0}}`,

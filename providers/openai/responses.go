@@ -14,7 +14,7 @@ type responsesMeter struct {
 	searches int64 // of the web, in the last whole response
 }
 
-func newResponsesMeter() *responsesMeter { return &responsesMeter{} }
+func newResponsesMeter() *responsesMeter { return &responsesMeter{found: found{thinks: true}} }
 
 // Facts implements providers.Meter.
 func (m *responsesMeter) Facts() providers.Facts {

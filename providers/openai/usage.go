@@ -47,6 +47,7 @@ type reported struct {
 	CacheWrite providers.Count // the same
 	Reasoning  providers.Count // Perplexity
 	Searches   providers.Count // the same, by the piece
+	heard      bool            // Mistral counts sound that was heard in the total alone
 }
 
 // read reads a usage object and reports whether it is one.
@@ -82,6 +83,9 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 			u.CacheWrite.Read(s)
 		case "reasoning_tokens":
 			u.Reasoning.Read(s)
+		case "prompt_audio_seconds":
+			u.heard = s.Kind() != 'n'
+			s.Skip()
 		case "num_search_queries":
 			u.Searches.Read(s)
 		default:
@@ -96,7 +100,9 @@ func (u *reported) read(s *jsonscan.Scanner, raw []byte) bool {
 //
 // Cached, audio and image tokens are parts of the prompt, and reasoning, audio and image tokens are parts of the answer.
 // Upstreams that count a part outside of it are known by their total, or by a part that is larger than the whole.
-func parseUsage(s *jsonscan.Scanner, raw []byte) (q governance.Quantities, ok bool) {
+//
+// thinks says that what stands in the total alone was thought: Google's compatible API and others name it nowhere else.
+func parseUsage(s *jsonscan.Scanner, raw []byte, thinks bool) (q governance.Quantities, ok bool) {
 	var u reported
 	if !u.read(s, raw) || u.nonsense() {
 		return q, false
@@ -121,6 +127,10 @@ func parseUsage(s *jsonscan.Scanner, raw []byte) (q governance.Quantities, ok bo
 	reasoning := most(u.CompletionDetails.Reasoning, u.OutputDetails.Reasoning, u.Reasoning)
 	if reasoning > answer || reasoning > 0 && u.Total.Given && u.Total.N == prompt+answer+reasoning {
 		answer += reasoning
+	}
+	if unnamed := u.Total.N - prompt - answer; thinks && !u.heard && unnamed > 0 {
+		answer += unnamed
+		reasoning += unnamed
 	}
 
 	rest := prompt - cached

@@ -157,8 +157,7 @@ func geminiSource(at string, literal raw) (geminiPart, error) {
 	case strings.HasPrefix(url, "https://"), strings.HasPrefix(url, "http://"):
 		return geminiPart{FileData: &geminiFile{MimeType: mimeType(url), FileURI: literal}}, nil
 	case ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64"):
-		kind, _, _ := strings.Cut(strings.TrimPrefix(head, "data:"), ";")
-		return geminiPart{InlineData: &geminiBlob{MimeType: kind, Data: quote(data)}}, nil
+		return geminiPart{InlineData: &geminiBlob{MimeType: mediaTypeOf(head), Data: quote(data)}}, nil
 	}
 	return geminiPart{}, refuse(at, "it must be an http(s) URL or a data URL in base64")
 }

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -158,7 +159,7 @@ func marked(blocks []messagesBlock, marker raw) []messagesBlock {
 	return blocks
 }
 
-// content translates the content of a message. Empty texts, which the target refuses, say nothing and are left out.
+// content translates the content of a message. Texts without a letter, which the target refuses, say nothing and are left out.
 func (t *chatToMessagesRequest) content(at string, c chatContent) ([]messagesBlock, error) {
 	var blocks []messagesBlock
 	for i, part := range c.list() {
@@ -167,12 +168,12 @@ func (t *chatToMessagesRequest) content(at string, c chatContent) ([]messagesBlo
 		block := messagesBlock{CacheControl: part.CacheControl}
 		switch part.Type {
 		case "text":
-			if !hasText(part.Text) {
+			if blank(part.Text) {
 				continue
 			}
 			block.Type, block.Text = "text", part.Text
 		case "refusal":
-			if !hasText(part.Refusal) {
+			if blank(part.Refusal) {
 				continue
 			}
 			block.Type, block.Text = "text", part.Refusal
@@ -219,6 +220,15 @@ func (t *chatToMessagesRequest) file(at string, file *chatFile, block *messagesB
 	return nil
 }
 
+// mediaTypeOf returns the media type in the head of a data URL. What OpenAI takes for JPEG others do not know.
+func mediaTypeOf(head string) string {
+	kind, _, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(head, "data:")), ";")
+	if kind == "image/jpg" {
+		return "image/jpeg"
+	}
+	return kind
+}
+
 // sourceOf translates a URL, which may carry its data in itself.
 func sourceOf(at string, literal raw) (raw, error) {
 	url := unquote(literal)
@@ -227,13 +237,13 @@ func sourceOf(at string, literal raw) (raw, error) {
 	case strings.HasPrefix(url, "https://"), strings.HasPrefix(url, "http://"):
 		return encode(messagesSource{Type: "url", URL: literal})
 	case ok && strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64"):
-		kind, _, _ := strings.Cut(strings.TrimPrefix(head, "data:"), ";")
-		return encode(messagesSource{Type: "base64", MediaType: kind, Data: quote(data)})
+		return encode(messagesSource{Type: "base64", MediaType: mediaTypeOf(head), Data: quote(data)})
 	}
 	return nil, refuse(at, "it must be an http(s) URL or a data URL in base64")
 }
 
-// assistant translates what a model said: its thoughts first, then its text, then its calls.
+// assistant translates what a model said: its text, then its calls, and its thoughts at the places that they had among them. Claude's
+// API refuses a message whose thoughts stand elsewhere (F122).
 func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messagesBlock, error) {
 	switch {
 	case given(m.FunctionCall):
@@ -241,12 +251,10 @@ func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messages
 	case given(m.Audio):
 		return nil, refuse(at+".audio", "the target has no audio of earlier answers")
 	}
-	blocks := t.thoughts(m)
-	text, err := t.content(at, m.Content)
+	blocks, err := t.content(at, m.Content)
 	if err != nil {
 		return nil, err
 	}
-	blocks = append(blocks, text...)
 	if hasText(m.Refusal) {
 		blocks = append(blocks, messagesBlock{Type: "text", Text: m.Refusal})
 	}
@@ -263,12 +271,22 @@ func (t *chatToMessagesRequest) assistant(at string, m *chatMessage) ([]messages
 		t.notes.dropped("messages[].tool_calls[].extra_content", call.Extra, "it is of another provider's model")
 		blocks = append(blocks, messagesBlock{Type: "tool_use", ID: toolID(call.ID), Name: call.Function.Name, Input: input})
 	}
+	for i, thought := range t.thoughts(m) {
+		place := min(max(thought.place, i), len(blocks))
+		blocks = slices.Insert(blocks, place, thought.block)
+	}
 	return blocks, nil
 }
 
-// thoughts translates the reasoning that carries Anthropic's signature. Reasoning without it would be refused.
-func (t *chatToMessagesRequest) thoughts(m *chatMessage) []messagesBlock {
-	var blocks []messagesBlock
+// placedThought is a block of thoughts, and which of the message's blocks it was.
+type placedThought struct {
+	block messagesBlock
+	place int
+}
+
+// thoughts translates the reasoning that carries Anthropic's signature, in its order. Reasoning without it would be refused.
+func (t *chatToMessagesRequest) thoughts(m *chatMessage) []placedThought {
+	var blocks []placedThought
 	for _, r := range m.ReasoningDetails {
 		switch {
 		case r.Format != reasoningAnthropic:
@@ -277,10 +295,10 @@ func (t *chatToMessagesRequest) thoughts(m *chatMessage) []messagesBlock {
 			if text == nil {
 				text = raw(`""`)
 			}
-			blocks = append(blocks, messagesBlock{Type: "thinking", Thinking: text, Signature: r.Signature})
+			blocks = append(blocks, placedThought{messagesBlock{Type: "thinking", Thinking: text, Signature: r.Signature}, r.Index})
 			continue
 		case r.Type == reasoningEncrypted && hasText(r.Data):
-			blocks = append(blocks, messagesBlock{Type: "redacted_thinking", Data: r.Data})
+			blocks = append(blocks, placedThought{messagesBlock{Type: "redacted_thinking", Data: r.Data}, r.Index})
 			continue
 		}
 		t.notes.add("messages[].reasoning_details", "the target takes no reasoning without its own signature")

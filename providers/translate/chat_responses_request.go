@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/tollgate-gateway/tollgate/internal/jsonedit"
 	"github.com/tollgate-gateway/tollgate/providers"
@@ -146,8 +147,9 @@ func (t *chatToResponsesRequest) assistant(at string, m *chatMessage) error {
 		if !hasText(arguments) {
 			arguments = raw(`"{}"`)
 		}
+		id, _ := unsealID(call.ID)
 		t.out.Input.items = append(t.out.Input.items, responsesItem{
-			Type: itemCall, CallID: call.ID, Name: call.Function.Name, Arguments: arguments,
+			Type: itemCall, CallID: id, Name: call.Function.Name, Arguments: arguments,
 		})
 	}
 	return nil
@@ -162,7 +164,8 @@ func (t *chatToResponsesRequest) toolOutput(at string, m *chatMessage) error {
 	if err != nil {
 		return err
 	}
-	t.out.Input.items = append(t.out.Input.items, responsesItem{Type: itemCallOutput, CallID: m.ToolCallID, Output: output})
+	id, _ := unsealID(m.ToolCallID)
+	t.out.Input.items = append(t.out.Input.items, responsesItem{Type: itemCallOutput, CallID: id, Output: output})
 	return nil
 }
 
@@ -227,12 +230,19 @@ func (t *chatToResponsesRequest) format() error {
 	return nil
 }
 
+// leastOutputLimit is the least output limit that OpenAI's responses take, in tokens. Agents ask for one to see whether a model is there.
+const leastOutputLimit = 16
+
 // parameters carries the rest.
 func (t *chatToResponsesRequest) parameters() error {
 	const none = "the target has no such parameter"
 	t.out.MaxOutputTokens = present(t.in.MaxTokens)
 	if given(t.in.MaxCompletionTokens) {
 		t.out.MaxOutputTokens = t.in.MaxCompletionTokens
+	}
+	if n, err := strconv.ParseInt(string(t.out.MaxOutputTokens), 10, 64); err == nil && n > 0 && n < leastOutputLimit {
+		t.notes.add("max_tokens", "raised to the least that the target takes, 16")
+		t.out.MaxOutputTokens = raw(strconv.Itoa(leastOutputLimit))
 	}
 	if given(t.in.ReasoningEffort) {
 		t.out.Reasoning = &responsesReasoning{Effort: t.in.ReasoningEffort}

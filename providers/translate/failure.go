@@ -3,6 +3,7 @@ package translate
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -34,7 +35,7 @@ func failureOf(status int, body []byte) failure {
 		}
 		f.message = quote(text)
 	}
-	if f.overflow() && string(f.code) == "null" {
+	if f.overflow() && strings.Trim(unquote(f.code), "0123456789") == "" { // some repeat the status there
 		f.code = quote(codeOverflow)
 	}
 	return f
@@ -95,8 +96,16 @@ const codeOverflow = "context_length_exceeded"
 
 // overflow reports whether a prompt was longer than the model's context: agents shorten theirs when they are told so.
 func (f failure) overflow() bool {
-	return unquote(f.code) == codeOverflow ||
-		f.status == http.StatusBadRequest && strings.Contains(unquote(f.message), "prompt is too long")
+	if unquote(f.code) == codeOverflow {
+		return true
+	}
+	said := strings.ToLower(unquote(f.message))
+	return f.status == http.StatusBadRequest && slices.ContainsFunc([]string{
+		"prompt is too long",                                // Anthropic
+		"exceeds the maximum number of tokens allowed",      // Gemini
+		"input is too long for requested model",             // Bedrock
+		"maximum context length", "context length exceeded", // vLLM and other servers
+	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
 // chat writes the error in the form of OpenAI's dialects.

@@ -267,10 +267,64 @@ func TestF110_StatefulMembersAreRefusedByName(t *testing.T) {
 	}
 }
 
+// TestF122_ThoughtsKeepTheirPlaces between the calls of tools: Claude's API refuses a message in which they stand elsewhere.
+func TestF122_ThoughtsKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	detail := func(index int, text string) string {
+		return fmt.Sprintf(`{"type":"reasoning.text","text":%q,"signature":"c2ln","format":"anthropic-claude-v1","index":%d}`, text, index)
+	}
+	call := func(id string) string {
+		return `{"id":"` + id + `","type":"function","function":{"name":"f","arguments":"{}"}}`
+	}
+	request := func(details string) string {
+		return `{"model":"m","max_tokens":99,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"reasoning_details":[` + details +
+			`],"tool_calls":[` + call("a") + "," + call("b") + `]},{"role":"tool","tool_call_id":"a","content":"1"},{"role":"tool","tool_call_id":"b","content":"2"}]}`
+	}
+	for details, want := range map[string]string{
+		detail(0, "one") + "," + detail(2, "two"): "thinking tool_use thinking tool_use",
+		detail(0, "one") + "," + detail(0, "two"): "thinking thinking tool_use tool_use", // a client that has lost the places
+		detail(0, "one"): "thinking tool_use tool_use",
+		detail(9, "one"): "tool_use tool_use thinking",
+	} {
+		out, _ := translated(t, between(t, chat, messages), request(details), "claude-x")
+		var body struct {
+			Messages []struct{ Content []struct{ Type string } }
+		}
+		require.NoError(t, json.Unmarshal([]byte(out), &body))
+		var kinds []string
+		for _, block := range body.Messages[1].Content {
+			kinds = append(kinds, block.Type)
+		}
+		require.Equal(t, want, strings.Join(kinds, " "))
+	}
+}
+
+// TestWhatTargetsRefuseIsNotSent: texts without a letter, a media type that only OpenAI knows, ids that carry a signature, and output limits
+// below the least.
+func TestWhatTargetsRefuseIsNotSent(t *testing.T) {
+	t.Parallel()
+	blankText := `{"model":"m","max_tokens":99,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"\n\n","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
+		`{"role":"tool","tool_call_id":"a","content":"1"}]}`
+	out, _ := translated(t, between(t, chat, messages), blankText, "claude-x")
+	require.NotContains(t, out, `\n`)
+	require.Contains(t, out, "tool_use")
+	picture := `{"model":"m","max_tokens":99,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/JPG;base64,AAAA"}}]}]}`
+	for _, to := range []providers.Dialect{messages, gemini} {
+		out, _ = translated(t, between(t, chat, to), picture, "x")
+		require.Contains(t, out, `"image/jpeg"`)
+	}
+	sealed := strings.ReplaceAll(blankText, `"a"`, `"call_1__extra__eyJnb29nbGUiOnt9fQ"`)
+	out, _ = translated(t, between(t, chat, responded), sealed, "gpt-5")
+	require.Equal(t, 2, strings.Count(out, `"call_id":"call_1"`), out)
+	out, warnings := translated(t, between(t, messages, responded), `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"quota"}]}`, "gpt-5")
+	require.Contains(t, out, `"max_output_tokens":16`)
+	require.NotEmpty(t, warnings)
+}
+
 // TestThePlaceOfInferenceIsNotDropped: a law may want it.
 func TestThePlaceOfInferenceIsNotDropped(t *testing.T) {
 	t.Parallel()
-	const body = `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"inference_geo":`
+	const body = `{"model":"m","max_tokens":99,"messages":[{"role":"user","content":"Hi"}],"inference_geo":`
 	for _, to := range []providers.Dialect{chat, responded, gemini, converse} {
 		for _, place := range []string{`"us"`, `"eu"`, "7"} {
 			require.Equal(t, "inference_geo", refused(t, between(t, messages, to), body+place+"}").Param)

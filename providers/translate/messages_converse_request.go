@@ -188,7 +188,7 @@ func (t *messagesToConverseRequest) thought(block *messagesBlock) *converseBlock
 func (t *messagesToConverseRequest) media(at string, block *messagesBlock) (*converseBlock, error) {
 	switch block.Type {
 	case "text":
-		if !hasText(block.Text) {
+		if blank(block.Text) {
 			return nil, nil //nolint:nilnil // it says nothing
 		}
 		return &converseBlock{Text: block.Text}, nil

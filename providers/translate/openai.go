@@ -17,7 +17,7 @@ type openaiModel struct {
 
 func openaiModelOf(name string) openaiModel {
 	name = name[strings.LastIndexByte(name, '/')+1:]
-	reasons := openaiReasons.MatchString(name)
+	reasons := openaiReasons.MatchString(name) && !strings.HasPrefix(name, "gpt-35") // as Azure writes GPT-3.5
 	open := strings.HasPrefix(name, "gpt-oss")
 	return openaiModel{
 		own:     !open && (reasons || strings.HasPrefix(name, "gpt-") || strings.HasPrefix(name, "chatgpt-")),

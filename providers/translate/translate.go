@@ -104,6 +104,9 @@ func isString(v raw) bool { return len(v) > 0 && v[0] == '"' }
 // hasText reports whether v is a string with something in it.
 func hasText(v raw) bool { return isString(v) && len(v) > len(`""`) }
 
+// blank reports whether a value is no text, or one without a letter.
+func blank(v raw) bool { return !hasText(v) || strings.TrimSpace(unquote(v)) == "" }
+
 // quote returns a text as a JSON string.
 func quote(text string) raw {
 	quoted, _ := jsontext.AppendQuote(nil, text) // its only error is about invalid UTF-8, replaced by U+FFFD
